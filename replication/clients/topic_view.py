@@ -59,7 +59,7 @@ class TopicView:
 
     def partitions(self, topic: str, max_staleness: float | None = None) -> dict[int, PartitionRegistration]:
         """Reads the metadata and returns the topic's partitions by number. A poll gives a `max_staleness`, as for
-        `TypedTable.refresh`.
+        `StateTable.refresh`.
 
         Raises UnknownTopicOrPartitionException if the topic does not exist, InvalidTopicException if `topic` is not a
         str, KafkaStorageException.
@@ -195,7 +195,7 @@ class TopicView:
 
     def replicas(self, broker_id: int, max_staleness: float | None = None) -> Mapping[TopicIdPartition, ReplicaStatus]:
         """Reads a broker's replica rows. Its table is opened again when a new process of the broker has registered. A
-        poll gives a `max_staleness`, as for `TypedTable.poll`.
+        poll gives a `max_staleness`, as for `StateTable.poll`.
         Raises KafkaStorageException, InconsistentClusterIdException (an emptied root), BrokerNotAvailableException."""
         process = self._process(broker_id)
         known = self._replicas.get(broker_id)
@@ -217,7 +217,7 @@ class TopicView:
         self, topic: str, partitions: Iterable[int], max_staleness: float | None = None
     ) -> dict[int, Leadership]:
         """Reads the metadata and the leader rows of those partitions that exist, each table once. A poll gives a
-        `max_staleness`, as for `TypedTable.refresh`.
+        `max_staleness`, as for `StateTable.refresh`.
 
         If a leader's table cannot be read, its partitions have the error. Raises UnknownTopicOrPartitionException.
         """

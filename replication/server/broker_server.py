@@ -168,7 +168,7 @@ class BrokerSession:
         """Reports the applied metadata version, which the controller waits for. If that fails, a later tick retries."""
         if self._unreported_version is not None:
             self._context.pause_point.pass_through()
-            self._context.registry.update(
+            self._context.registry.heartbeat(
                 self.broker_epoch, "metadata applied", metadata_version=self._unreported_version,
                 offline_partitions=self.replica_manager.offline.names(),
             )  # fmt: skip

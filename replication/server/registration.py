@@ -147,7 +147,7 @@ class Registration:
         with self._lock:
             self.check_not_fenced()
             assert self._epoch is not None, "a broker registers before it updates its row"
-            self.table.update(self._epoch, why, **changes)
+            self.table.heartbeat(self._epoch, why, **changes)
 
 
 def epoch_seen(broker_id: int, log: ReplicaLog, partitions: Iterable[PartitionRegistration]) -> int:

@@ -164,7 +164,7 @@ class Cluster:
 
     @cached_property
     def _identities(self) -> StateTable:
-        return StateTable.open(self.root.child(CLUSTER.name), CLUSTER)
+        return StateTable.open_at(self.root.child(CLUSTER.name), CLUSTER)
 
     @cached_property
     def admin(self) -> AdminTable:
@@ -456,7 +456,7 @@ def format_broker(
 
 def _create_identity(root: StorageRoot, row: Row) -> None:
     # An older version of Lakelog reads this table first, and must find the format there that it does not know.
-    StateTable.create(replace(root.child(CLUSTER.name), admits_writers=True), CLUSTER, [row])
+    StateTable.create_at(replace(root.child(CLUSTER.name), admits_writers=True), CLUSTER, [row])
 
 
 def identity_row(

@@ -180,7 +180,7 @@ class RootChanges:
             is_made = rows[0]["format_version"] == QUORUM_FORMAT
             return None if is_made else [{**rows[0], "format_version": QUORUM_FORMAT}]
 
-        StateTable.open(alone.child(CLUSTER.name), CLUSTER).update({**CHANGE_ROOTS, ROOTS: list(voting)}, change)
+        StateTable.open_at(alone.child(CLUSTER.name), CLUSTER).update({**CHANGE_ROOTS, ROOTS: list(voting)}, change)
         table = alone.child(CLUSTER.name)
         if read_commit(table, last_version(table)).info.get(ROOTS) != list(voting):
             raise self._other_change()

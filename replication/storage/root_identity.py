@@ -47,7 +47,7 @@ def read_identity(root: StorageRoot, broker_id: int | None = CLUSTER_ROOT) -> di
     KafkaStorageException if it cannot be read.
     """
     try:
-        rows = StateTable.open(root.child(CLUSTER.name), CLUSTER).rows
+        rows = StateTable.open_at(root.child(CLUSTER.name), CLUSTER).rows
     except InconsistentClusterIdException as error:
         raise InconsistentClusterIdException(_why_no_root(root, broker_id)) from error
     if not rows:

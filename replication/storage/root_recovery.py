@@ -592,7 +592,7 @@ class Recovery:
     def _table(self, table: Table, *owner: str) -> StateTable:
         folder = self.root.child(table.name, *owner)
         folder = replace(folder, admits_writers=folder.admits_writers or table is CLUSTER)
-        return StateTable.open(folder, table) if last_version(folder) >= 0 else StateTable.create(folder, table)
+        return StateTable.open_at(folder, table) if last_version(folder) >= 0 else StateTable.create_at(folder, table)
 
     def _set(self, table: Table, rows: list[Row], *owner: str) -> StateTable:
         """Writes all rows of a table of the new root. Raises FencedClusterRootException if a later recovery has."""

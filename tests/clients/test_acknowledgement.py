@@ -85,7 +85,7 @@ ANSWERS = {
 def test_ap_07_acks_all_waits_for_the_hw(filled, while_waiting, case):
     world = filled
     things, message = ANSWERS[case]
-    world.cluster.topics._table.update({}, lambda rows: [{**rows[0], "configs": [("min.insync.replicas", "2")]}])
+    world.cluster.topics.update({}, lambda rows: [{**rows[0], "configs": [("min.insync.replicas", "2")]}])
     world.say(1)
     left = while_waiting(*(lambda happens=happens: happens(world) for happens in things))
     errors = acknowledged(world)

@@ -170,7 +170,7 @@ def test_do_02_an_offline_root_fails_only_its_own_partitions_of_a_fetch(world, w
     refresh = ReplicaTable.refresh
 
     def refuse(self):
-        if "broker-1" in self._table._log.root.uri:
+        if "broker-1" in self.root.uri:
             raise KafkaStorageException("broker 1: cannot be read")
         return refresh(self)
 
@@ -200,7 +200,7 @@ def test_fe_02_a_fetch_of_an_unknown_topic_or_of_no_partition_answers_at_once(wo
 
 def test_fe_02_a_waiting_fetch_of_a_topic_that_is_deleted_has_an_error(world, while_waiting):
     world.say(0)
-    while_waiting(lambda: world.cluster.metadata._table.update({}, lambda _: []))
+    while_waiting(lambda: world.cluster.metadata.update({}, lambda _: []))
     (fetched,) = world.consumer().fetch(TOPIC, {0: 0}, max_wait_ms=LONG).values()
     assert fetched.error.name == "UnknownTopicOrPartitionException"
 
@@ -367,7 +367,7 @@ def test_ap_04_committed_returns_the_offsets_that_the_group_committed_last(world
 def test_ap_04_a_topic_that_is_made_again_has_no_committed_offsets(world):
     world.consumer("g").commit({TOPIC: {0: 3}})
     again = [dataclasses.replace(r, topic_id="again") for r in world.partitions.values()]
-    world.cluster.topics._table.update({}, lambda rows: [{**row, "topic_id": "again"} for row in rows])
+    world.cluster.topics.update({}, lambda rows: [{**row, "topic_id": "again"} for row in rows])
     world.cluster.metadata.put(again, {"who": "test"})
     assert world.consumer("g").committed(TOPIC) == {}
 

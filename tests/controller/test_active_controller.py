@@ -59,7 +59,7 @@ def test_bd_01_the_commit_names_the_brokers_that_were_lost(world):
 def test_cs_05_a_broker_that_stops_is_named_though_its_first_event_has_no_commit(world):
     """A leader has changed an ISR as well, which the controller takes note of first, without a commit."""
     world.cluster.metadata.put([replace(world.all()[P], isr=(1, 2), partition_epoch=1)], {"who": "a leader"})
-    world.beats[1].update(1, "shutdown", shutting_down=True)
+    world.beats[1].heartbeat(1, "shutdown", shutting_down=True)
     world.controller.poll()
     assert cause(world)["brokers"] == {"1": ["BrokerStopping", "is shutting down"]}
 
@@ -106,7 +106,7 @@ def test_le_02_the_commit_names_unclean_elections_also_of_a_broker_that_lost_its
 def test_bd_01_fo_05_a_broker_that_was_lost_between_two_controllers_is_named(world):
     world.clock.now += 7
     for broker in (2, 3):
-        world.beats[broker].update(1, "heartbeat")
+        world.beats[broker].heartbeat(1, "heartbeat")
     world.fail_over()
     world.controller.poll()
     assert world.partition()[0] == 2
@@ -202,7 +202,7 @@ def test_is_05_is_06_an_isr_that_changes_right_after_a_commit_of_the_controller_
 
 
 def test_bd_01_a_broker_that_shuts_down_is_treated_as_failed(world):
-    world.beats[1].update(1, "shutdown", shutting_down=True)
+    world.beats[1].heartbeat(1, "shutdown", shutting_down=True)
     world.poll(2, 3, after=1.0)
     assert world.partition() == (2, (2, 3), 1, 1)
 
@@ -233,8 +233,8 @@ def test_le_06_an_election_that_loses_to_an_isr_change_is_decided_again(world, m
             world.cluster.metadata.alter_partitions([change], dict, {"who": "broker-1"})
         return commit(log, *args, **options)
 
-    world.beats[2].update(1, "heartbeat")
-    world.beats[3].update(1, "heartbeat")
+    world.beats[2].heartbeat(1, "heartbeat")
+    world.beats[3].heartbeat(1, "heartbeat")
     world.clock.now += 7
     monkeypatch.setattr(DeltaLog, "commit", interfere)
     world.controller.poll()
@@ -281,7 +281,7 @@ def test_le_04_cs_05_cs_06_a_controlled_shutdown_moves_leaderships_and_leaves_ev
     only = with_leader(world.all()[TopicIdPartition("more-id", 0)], 1, (1,))
     world.put(only)
     before = world.commits()
-    world.beats[1].update(1, "shutdown", shutting_down=True)
+    world.beats[1].heartbeat(1, "shutdown", shutting_down=True)
     world.controller.poll()
     assert world.commits() == before + 1
     assert world.partition() == (2, (2, 3), 1, 1)
@@ -319,7 +319,7 @@ def test_ev_01_a_controller_polls_again_after_an_error(world, monkeypatch):
     controller.start()
     wait_until(lambda: controller.is_active, "it is active")
     world.clock.now += 7
-    world.beats[2].update(1, "heartbeat")
+    world.beats[2].heartbeat(1, "heartbeat")
     wait_until(lambda: world.partition()[0] == 2, "an election by its thread")
     controller.stop()
     assert errors == []

@@ -196,10 +196,10 @@ def test_td_03_a_topic_is_dropped_once_every_broker_has_deleted_its_replicas(wor
     world.controller.poll()
     version = world.controller.context.deletions["flights-id"]
     for broker, applied in ((1, version), (2, version + 1), (3, version - 1)):
-        world.beats[broker].update(1, "applied", metadata_version=applied)
+        world.beats[broker].heartbeat(1, "applied", metadata_version=applied)
     world.controller.poll()
     assert P in world.all(), "broker 3 has not"
-    world.beats[3].update(1, "applied", metadata_version=version)
+    world.beats[3].heartbeat(1, "applied", metadata_version=version)
     world.controller.poll()
     world.cluster.topics.refresh()
     assert (world.all(), dict(world.cluster.topics.topics)) == ({}, {})

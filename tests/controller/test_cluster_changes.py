@@ -146,7 +146,7 @@ def test_bl_12_a_change_is_logged_only_once_it_has_landed(world, lines, monkeypa
 def test_bl_12_a_new_controller_logs_the_changes_since_the_last_one(world, lines):
     world.clock.now += 7
     for broker in (2, 3):
-        world.beats[broker].update(1, "heartbeat")
+        world.beats[broker].heartbeat(1, "heartbeat")
     world.liveness.observe(world.cluster.refresh_brokers())
     world.fail_over()
     assert lines() == [LOST.replace("epoch 1: ", "epoch 2: ", 1)]

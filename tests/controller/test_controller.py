@@ -63,7 +63,7 @@ class World:
         for _ in range(int(seconds / step)):
             self.clock.now += step
             for broker in alive:
-                self.beats[broker].update(1, "heartbeat")
+                self.beats[broker].heartbeat(1, "heartbeat")
             for controller in controllers:
                 controller.tick()
 
@@ -124,7 +124,7 @@ def test_ce_05_a_controller_whose_lease_was_deleted_is_deposed(world):
     """Somebody has emptied the table."""
     a = world.controller("a")
     a.tick()
-    ControllerLease.open(world.home)._table.update({"who": "test"}, lambda _: [])
+    ControllerLease.open(world.home).update({"who": "test"}, lambda _: [])
     for write in (a._cluster.lease.renew, a._cluster.lease.resign):
         with pytest.raises(ControllerMovedException, match="a: controller epoch 1 is over: nobody is elected"):
             write(Lease("a", 1))

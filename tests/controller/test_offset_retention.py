@@ -28,7 +28,7 @@ def delete_flights(world):
     world.cluster.admin.add(AdminRequest("request", "delete_topic", {"topic": "flights"}))
     world.controller.poll()
     for beat in world.beats.values():
-        beat.update(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
+        beat.heartbeat(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
     world.controller.poll()
 
 

@@ -62,7 +62,7 @@ def test_tc_01_a_request_may_name_a_broker_that_has_just_registered_in_an_object
 @pytest.mark.parametrize("arguments", ["{not json", '["topic", "t"]', "null", "3", '{"topic": ["t"]}'])
 def test_ev_01_an_unreadable_row_is_answered_and_delays_no_other(world, arguments):
     ask(world, "bad")
-    world.cluster.admin._table.update({"who": "test"}, lambda rows: [{**rows[-1], "arguments": arguments}])
+    world.cluster.admin.update({"who": "test"}, lambda rows: [{**rows[-1], "arguments": arguments}])
     ask(world, "good")
     world.controller.poll()
     assert (outcome(world, "bad"), outcome(world, "good"), made(world)) == (
@@ -187,7 +187,7 @@ def test_a_dry_run_is_never_applied_and_its_unfetched_answer_is_removed(world):
 
 
 def test_li_01_a_broken_registration_delays_no_other_broker(world):
-    world.beats[3].update(1, "garbage", offline_partitions=("garbage",))
+    world.beats[3].heartbeat(1, "garbage", offline_partitions=("garbage",))
     ask(world)
     world.poll(1, 2)
     assert (outcome(world), world.partition()[:2]) == ("done", (1, (1, 2))), "it is dead, as it says nothing any more"

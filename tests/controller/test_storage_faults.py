@@ -131,7 +131,7 @@ def world(root):
 
 def say(world, broker, **changes):
     world.beats[broker].refresh()
-    world.beats[broker].update(1, "test", **changes)
+    world.beats[broker].heartbeat(1, "test", **changes)
     world.controller.poll()
 
 

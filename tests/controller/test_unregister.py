@@ -93,7 +93,7 @@ def delete_flights(world):
 def apply(world):
     """The brokers that are alive delete their replicas, and say so."""
     for broker in (1, 2):
-        world.beats[broker].update(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
+        world.beats[broker].heartbeat(1, "applied", metadata_version=world.controller.context.deletions["flights-id"])
     world.poll(1, 2, 3)
 
 
@@ -148,7 +148,7 @@ def test_fo_04_a_controller_that_dies_over_it_is_finished_by_the_next(world, mon
 def test_bc_01_the_process_that_was_registered_is_fenced_if_it_wakes_up(world):
     ask(world, 4)
     with pytest.raises(StaleBrokerEpochException, match="epoch 7 is fenced: the broker was unregistered"):
-        world.beats[4].update(7, "heartbeat")
+        world.beats[4].heartbeat(7, "heartbeat")
     assert is_gone(world) == (True, True, True)
 
 
@@ -167,7 +167,7 @@ def test_bc_01_a_broker_that_starts_again_registers_under_a_higher_epoch(world):
     assert (4 in world.controller.context.brokers, world.controller.context.unregistered) == (True, frozenset())
 
 
-@pytest.mark.parametrize("moves", [lambda t: t.update(7, "heartbeat"), lambda t: t.register(lambda _: seen_anew())])
+@pytest.mark.parametrize("moves", [lambda t: t.heartbeat(7, "heartbeat"), lambda t: t.register(lambda _: seen_anew())])
 def test_bc_01_a_broker_that_has_moved_since_it_was_read_keeps_its_registration(world, monkeypatch, moves):
     """It sends a heartbeat, or begins, between the decision of the controller and its write."""
     unregister = BrokerTable.unregister

@@ -58,7 +58,7 @@ class World:
         self.clock.now += after
         for broker in alive:
             self.beats[broker].refresh()
-            self.beats[broker].update(self.beats[broker].registration.broker_epoch, "heartbeat")
+            self.beats[broker].heartbeat(self.beats[broker].registration.broker_epoch, "heartbeat")
         self.controller.poll()
 
     def all(self):

@@ -74,7 +74,7 @@ def test_bc_01_a_broker_id_with_a_live_process_elsewhere_is_refused(spark, clust
     refresh = BrokerTable.refresh
 
     def beat_and_refresh(table, *given):
-        elsewhere.update(7, "heartbeat")
+        elsewhere.heartbeat(7, "heartbeat")
         return refresh(table, *given)
 
     monkeypatch.setattr(BrokerTable, "refresh", beat_and_refresh)

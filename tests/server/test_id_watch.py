@@ -90,14 +90,14 @@ def test_bc_01_a_broker_id_is_free_once_its_heartbeat_has_stopped(cluster, uri, 
 @pytest.mark.parametrize("uri", [HERE, ELSEWHERE])
 def test_bc_01_a_broker_id_whose_heartbeat_moves_is_refused_at_once(cluster, table, uri):
     with pytest.raises(DuplicateBrokerRegistrationException, match=r"broker 1 is at work at /here: .* --take-over"):
-        wait(cluster, uri, lambda: table.update(3, "heartbeat"))
+        wait(cluster, uri, lambda: table.heartbeat(3, "heartbeat"))
 
 
 def test_bc_01_a_heartbeat_between_the_first_poll_and_a_late_second_one_refuses_the_id(cluster, table):
     clock = Clock()
     watch = IdWatch(cluster, 1, HERE, clock=clock)
     clock.now += 60
-    table.update(3, "heartbeat")
+    table.heartbeat(3, "heartbeat")
     with pytest.raises(DuplicateBrokerRegistrationException):
         watch.wait()
 
@@ -120,13 +120,13 @@ def several(root):
     cluster = Cluster.open(uri)
     made = BrokerTable.open_or_create(cluster.root, 1)
     made.register(lambda _: BrokerRegistration(1, HERE, None, 3, -1, False, None, "log", 0))
-    made.update(3, "heartbeat")
+    made.heartbeat(3, "heartbeat")
     return cluster, made
 
 
 def test_bc_01_the_last_heartbeat_of_a_killed_process_may_be_found_late_at_one_of_several_roots(several):
     cluster, table = several
-    waited = wait(cluster, HERE, lambda: table.update(3, "heartbeat"))
+    waited = wait(cluster, HERE, lambda: table.heartbeat(3, "heartbeat"))
     assert waited == pytest.approx(2 * INTERVAL + 0.1, abs=0.11), "it waits anew"
 
 
@@ -134,7 +134,7 @@ def test_bc_01_with_several_roots_a_heartbeat_that_moves_twice_refuses_the_id(se
     cluster, table = several
 
     def beat():
-        table.update(3, "heartbeat")
+        table.heartbeat(3, "heartbeat")
         pauses.happens = beat
 
     clock = Clock()
@@ -146,7 +146,7 @@ def test_bc_01_with_several_roots_a_heartbeat_that_moves_twice_refuses_the_id(se
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_bc_01_a_broker_id_whose_process_has_shut_down_is_free_at_once(cluster, table, when):
     def leave():
-        table.update(3, "shutdown", shutting_down=True)
+        table.heartbeat(3, "shutdown", shutting_down=True)
 
     if when == "before":
         leave()
@@ -155,7 +155,7 @@ def test_bc_01_a_broker_id_whose_process_has_shut_down_is_free_at_once(cluster, 
 
 @pytest.mark.parametrize("uri", [HERE, ELSEWHERE])
 def test_bc_01_a_take_over_does_not_wait_for_the_heartbeat_to_stop(cluster, table, uri):
-    assert wait(cluster, uri, lambda: table.update(3, "heartbeat"), take_over=True) == 0
+    assert wait(cluster, uri, lambda: table.heartbeat(3, "heartbeat"), take_over=True) == 0
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def beating(cluster, root, monkeypatch):
     made.register(lambda _: BrokerRegistration(2, storage.uri, None, 1, -1, False, None, "log", 0))
     refresh = BrokerTable.refresh
     monkeypatch.setattr(
-        BrokerTable, "refresh", lambda seen, *given: (made.update(1, "heartbeat"), refresh(seen, *given))[1]
+        BrokerTable, "refresh", lambda seen, *given: (made.heartbeat(1, "heartbeat"), refresh(seen, *given))[1]
     )
     return storage
 

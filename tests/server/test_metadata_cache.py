@@ -164,7 +164,7 @@ def test_bc_01_a_broker_is_alive_while_its_heartbeat_moves(cluster, clock):
     cache = MetadataCache(cluster, clock)
     assert cache.alive_brokers() == {1, 2}
     clock.now += 4
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     cache.refresh()
     clock.now += 4
     cache.refresh()
@@ -172,7 +172,7 @@ def test_bc_01_a_broker_is_alive_while_its_heartbeat_moves(cluster, clock):
 
 
 def test_a_broker_that_is_shutting_down_is_not_alive(cluster, clock):
-    register(cluster, 1).update(1, "shutdown", shutting_down=True)
+    register(cluster, 1).heartbeat(1, "shutdown", shutting_down=True)
     assert MetadataCache(cluster, clock).alive_brokers() == set()
 
 

@@ -224,7 +224,7 @@ def test_bc_01_two_processes_that_register_at_once_get_different_epochs(process,
             for _ in range(beats):
                 other.beat(None)
 
-    one.table._table.update = interrupted(one.table._table.update, register_meanwhile)
+    one.table.update = interrupted(one.table.update, register_meanwhile)
     assert (one.register(log()), decided) == (3, [2])
     with pytest.raises(StaleBrokerEpochException):
         other.beat(None)

@@ -133,7 +133,7 @@ def test_a_root_is_not_made_a_cluster_again_and_says_whose_it_is(cluster, broker
 
 @pytest.mark.parametrize("version", [OLDEST_FORMAT - 1, QUORUM_FORMAT + 1])
 def test_another_format_is_refused(broker, version):
-    StateTable.create(broker.child("cluster"), CLUSTER, [identity(version=version)])
+    StateTable.create_at(broker.child("cluster"), CLUSTER, [identity(version=version)])
     known = f"knows {OLDEST_FORMAT} to {QUORUM_FORMAT}$"
     with pytest.raises(InconsistentClusterIdException, match=f"has format {version}.* {known}"):
         check_identity(broker, "c", 1)
@@ -334,7 +334,7 @@ def test_a_root_inside_another_root_is_refused_through_a_link(cluster, root):
     ],
 )
 def test_a_root_inside_a_root_of_another_format_or_a_half_formatted_one_is_refused(broker, rows, told):
-    StateTable.create(broker.child("cluster"), CLUSTER, rows)
+    StateTable.create_at(broker.child("cluster"), CLUSTER, rows)
     inner = broker.child("in")
     match = rf"^{inner.uri}: lies in {broker.uri}, the root of a cluster or a broker \({told}\); give each root"
     with pytest.raises(InconsistentClusterIdException, match=match):
@@ -362,7 +362,7 @@ def test_a_root_that_was_formatted_inside_another_one_before_is_left_as_it_is(cl
     """Its broker must still start."""
     inner = cluster.child("b")
     format_broker(inner, "c", 1)
-    StateTable.create(cluster.child("cluster"), CLUSTER, [identity(broker_id=-1)])
+    StateTable.create_at(cluster.child("cluster"), CLUSTER, [identity(broker_id=-1)])
     format_broker(inner, "c", 1)
     check_identity(inner, "c", 1)
 
@@ -415,7 +415,7 @@ def test_a_broker_is_found_by_its_registration(cluster, broker):
     registration = BrokerRegistration(1, broker.uri, None, 1, -1, False, None, "log-id", 0)
     table.register(lambda _: registration)
     assert opened.broker_root(1) == broker
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert opened.refresh_brokers()[1].heartbeat == 2
 
 

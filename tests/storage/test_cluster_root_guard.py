@@ -257,11 +257,11 @@ def test_the_registration_of_a_broker_may_be_made_again_but_not_under_its_own_pr
     other.refresh_brokers()
     place.move(f"{place.uri}/brokers/1", f"{place.uri}.moved")
     with pytest.raises(KafkaStorageException):
-        own.update(1, "heartbeat")
-    register(Cluster.open(place.uri)).update(1, "heartbeat")
+        own.heartbeat(1, "heartbeat")
+    register(Cluster.open(place.uri)).heartbeat(1, "heartbeat")
     assert other.refresh_brokers()[1].heartbeat == 2
     with pytest.raises(InconsistentClusterRootException, match="has another table brokers/1"):
-        own.update(1, "heartbeat")
+        own.heartbeat(1, "heartbeat")
 
 
 def test_rows_of_metadata_that_somebody_has_restored_are_not_used(place, cluster):
@@ -483,7 +483,7 @@ def reads(process):
 
 def registers(process):
     own = register(process)
-    return lambda: own.update(1, "heartbeat")
+    return lambda: own.heartbeat(1, "heartbeat")
 
 
 def sees_it_go_on(process):
@@ -507,7 +507,7 @@ def test_a_process_that_has_begun_on_an_older_copy_accepts_the_right_root_if_it_
     before = register(cluster)
     place.copy(place.uri, f"{place.uri}.copy")
     put(cluster, partition(leader_epoch=2))
-    before.update(1, "heartbeat")
+    before.heartbeat(1, "heartbeat")
     place.move(place.uri, f"{place.uri}.right")
     place.move(f"{place.uri}.copy", place.uri)
     with place.another_process():

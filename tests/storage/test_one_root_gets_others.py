@@ -118,29 +118,29 @@ def any_lake(request, root, monkeypatch):
 def test_processes_go_on_and_any_one_root_may_then_be_lost(any_lake, lost):
     lake = any_lake
     running, reader = lake.opened(), lake.opened()
-    producers, broker, lease = running.producers._table, BrokerTable.open(running.root, 1), running.lease
-    assert names(reader.producers._table) == []
+    producers, broker, lease = running.producers, BrokerTable.open(running.root, 1), running.lease
+    assert names(reader.producers) == []
     add(producers, "first")
     held = lease.elect("controller-1", lease.read())
-    heartbeat = broker.update(1, "heartbeat").heartbeat
+    heartbeat = broker.heartbeat(1, "heartbeat").heartbeat
     assert lake.grow()
     assert lake.undecided() == set()
     add(producers, "second")
-    assert names(reader.producers._table) == ["first", "second"]
+    assert names(reader.producers) == ["first", "second"]
     changes = RootChanges(lake.opened(1))
     wait_until(lambda: {status.behind for status in changes.describe()} == {0}, "each root has every commit")
-    beats = [broker.update(1, "heartbeat").heartbeat for _ in range(3)]
+    beats = [broker.heartbeat(1, "heartbeat").heartbeat for _ in range(3)]
     assert beats == sorted({heartbeat, *beats})[1:]
     leases = [lease.renew(held).lease for _ in range(3)]
     assert leases == sorted(set(leases))
     settle(running.root)
     lake.lose(lost)
     add(producers, "third")
-    assert names(reader.producers._table) == ["first", "second", "third"]
+    assert names(reader.producers) == ["first", "second", "third"]
     assert {each: reg.broker_epoch for each, reg in reader.refresh_brokers().items()} == {1: 1}
-    assert broker.update(1, "heartbeat").heartbeat > beats[-1]
+    assert broker.heartbeat(1, "heartbeat").heartbeat > beats[-1]
     left = next(number for number in range(3) if number != lost)
-    assert names(lake.opened(left).producers._table) == ["first", "second", "third"]
+    assert names(lake.opened(left).producers) == ["first", "second", "third"]
     assert not RootChanges(lake.opened(left)).replace(lake.uris[left], lake.uris[left])
 
 
@@ -148,12 +148,12 @@ def test_a_table_is_opened_for_the_first_time_after_the_change(lake):
     running = lake.opened()
     lake.grow()
     lake.lose(1)
-    add(running.producers._table, "first")
+    add(running.producers, "first")
     registered(running.root, 2)
     assert set(running.refresh_brokers()) == {1, 2}
     lake.lose(0)
     with pytest.raises(KafkaStorageException, match="no majority"):
-        add(running.producers._table, "second")
+        add(running.producers, "second")
 
 
 def test_racing_writers_of_before_and_after_lose_no_commit(lake):
@@ -163,7 +163,7 @@ def test_racing_writers_of_before_and_after_lose_no_commit(lake):
         try:
             written[number] = 0
             while not done.is_set() or written[number] < 3:
-                add(cluster.producers._table, f"{number}-{written[number]}")
+                add(cluster.producers, f"{number}-{written[number]}")
                 written[number] += 1
         except BaseException as error:
             failed.append(error)
@@ -183,7 +183,7 @@ def test_racing_writers_of_before_and_after_lose_no_commit(lake):
     assert failed == []
     found = [f"{number}-{count}" for number, total in written.items() for count in range(total)]
     for uri in lake.uris:
-        assert sorted(names(Cluster.open(uri, CONFIG).producers._table)) == sorted(found)
+        assert sorted(names(Cluster.open(uri, CONFIG).producers)) == sorted(found)
 
 
 class Interrupted(KafkaStorageException):
@@ -198,7 +198,7 @@ def interrupted(*_):
 def test_an_interrupted_change_loses_nothing_and_is_finished_by_the_same_command(lake, monkeypatch, after):
     """It is interrupted before any write to any root."""
     running, left = lake.opened(), after
-    add(running.producers._table, "first")
+    add(running.producers, "first")
 
     def interrupted_by(call):
         def write(self, *words):
@@ -219,13 +219,13 @@ def test_an_interrupted_change_loses_nothing_and_is_finished_by_the_same_command
             pass
         else:
             assert after > 150
-    add(running.producers._table, "second")  # a process that has opened the table before never waits
+    add(running.producers, "second")  # a process that has opened the table before never waits
     lake.grow(lake.opened())
     assert lake.undecided() == set()
-    add(running.producers._table, "third")
+    add(running.producers, "third")
     settle(running.root)
     lake.lose(0)
-    assert names(lake.opened(1).producers._table) == ["first", "second", "third"]
+    assert names(lake.opened(1).producers) == ["first", "second", "third"]
 
 
 def test_a_place_where_a_change_has_only_made_a_folder_is_taken(lake):
@@ -248,23 +248,23 @@ def test_of_two_changes_one_is_refused(lake, root, monkeypatch):
         lake.grow(first)
     there = {status.uri for status in RootChanges(lake.opened()).describe() if status.has_vote}
     assert there == {lake.uris[0], f"{root}/d", f"{root}/e"}
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
 
 
 def test_a_process_that_finds_the_others_reads_what_they_have_decided_without_the_first(lake):
     running = lake.opened()
-    assert names(running.producers._table) == []
+    assert names(running.producers) == []
     lake.grow()
     other, away = lake.opened(1), Path(f"{lake.uris[0]}.away")
     Path(lake.uris[0]).rename(away)
-    add(other.producers._table, "first")
+    add(other.producers, "first")
     away.rename(lake.uris[0])
-    assert names(running.producers._table) == ["first"]
+    assert names(running.producers) == ["first"]
 
 
 def test_a_table_that_was_not_read_since_goes_on_although_the_first_root_is_lost(lake):
     running = lake.opened()
-    producers, groups = running.producers._table, running.groups
+    producers, groups = running.producers, running.groups
     lake.grow()
     assert names(producers) == []  # by this table the process finds the others
     settle(lake.opened().root)
@@ -287,7 +287,7 @@ def test_the_same_command_twice_keeps_the_roots_that_the_first_one_has_prepared(
     monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
     assert lake.grow()
     assert lake.undecided() == set()
-    add(lake.opened(2).producers._table, "first")
+    add(lake.opened(2).producers, "first")
 
 
 def test_the_first_root_names_those_that_vote_although_another_change_has_noted_its_own(lake, root, monkeypatch):
@@ -302,7 +302,7 @@ def test_the_first_root_names_those_that_vote_although_another_change_has_noted_
 
     monkeypatch.setattr(RootChanges, "_let_vote_on_cluster", let_vote)
     assert lake.grow()
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
     assert lake.undecided() == set()
 
 
@@ -317,7 +317,7 @@ def test_a_change_that_comes_second_keeps_what_the_first_root_has_noted(lake, ro
     monkeypatch.setattr(root_changes, "_note_addresses", note)
     with pytest.raises(InvalidRequestException, match="another command has changed the roots"):
         RootChanges(lake.opened()).add([f"{root}/d", f"{root}/e"])
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
     assert lake.undecided() == set()
 
 
@@ -338,7 +338,7 @@ def test_nothing_is_copied_to_the_folder_where_a_root_was_unmounted(lake, monkey
 @pytest.mark.parametrize("is_torn", [True, False], ids=["torn", "late, after a hole"])
 def test_a_newest_commit_that_does_not_count_is_no_end_of_a_table(lake, monkeypatch, is_torn):
     plain, folder = RootChanges._let_vote_on_cluster, StorageRoot.of(lake.uris[0]).child("producers")
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
     content = folder.read(commit_name(1))
 
     def let_vote(self, *words):
@@ -351,8 +351,8 @@ def test_a_newest_commit_that_does_not_count_is_no_end_of_a_table(lake, monkeypa
             lake.grow()
         Path(folder.path(commit_name(1))).write_bytes(content)
     assert lake.grow()
-    add(lake.opened(1).producers._table, "second")
-    assert [names(lake.opened(number).producers._table) for number in range(3)] == [["first", "second"]] * 3
+    add(lake.opened(1).producers, "second")
+    assert [names(lake.opened(number).producers) for number in range(3)] == [["first", "second"]] * 3
 
 
 def test_a_root_that_was_away_at_the_change_is_no_cluster_of_its_own(lake, monkeypatch):
@@ -369,7 +369,7 @@ def test_a_root_that_was_away_at_the_change_is_no_cluster_of_its_own(lake, monke
     away.rename(lake.uris[2])
     with pytest.raises(InconsistentClusterIdException, match=r"there is no cluster at .*/c"):
         lake.opened(2)
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
 
 
 def test_the_root_itself_is_refused_by_another_name(lake, root, monkeypatch):
@@ -378,7 +378,7 @@ def test_the_root_itself_is_refused_by_another_name(lake, root, monkeypatch):
     monkeypatch.setattr(root_identity, "_comparable", lambda uri: f"{uri}/")
     with pytest.raises(InvalidRequestException, match="is the root of the cluster, by another name"):
         RootChanges(lake.opened()).add([f"{root}/alias", lake.uris[2]])
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
 
 
 def test_the_root_of_another_cluster_is_told_nothing(lake, root):
@@ -390,7 +390,7 @@ def test_the_root_of_another_cluster_is_told_nothing(lake, root):
         with pytest.raises(InconsistentClusterIdException, match="/y: is the root of cluster"):
             change(RootChanges(lake.opened()))
     assert QuorumMember(StorageRoot.of(other.uris[1])).addresses() == before
-    add(other.opened(1).producers._table, "first")
+    add(other.opened(1).producers, "first")
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -415,7 +415,7 @@ def test_a_table_that_is_made_by_a_process_that_knows_one_root_gets_the_others(l
     settle(running.root)
     assert [set(lake.opened(number).refresh_brokers()) for number in range(3)] == [{1, 2}] * 3
     lake.lose(lost)
-    assert tables[0].update(1, "heartbeat", rack="b").heartbeat > 0
+    assert tables[0].heartbeat(1, "heartbeat", rack="b").heartbeat > 0
     assert lake.opened(2).refresh_brokers()[2].rack == "b"
 
 
@@ -437,7 +437,7 @@ def test_a_table_that_is_made_at_the_first_root_alone_when_others_vote_does_not_
     if goes_on:
         registered(running.root, 2)
         settle(running.root)
-    assert made.update(1, "heartbeat", rack="b").heartbeat > 0
+    assert made.heartbeat(1, "heartbeat", rack="b").heartbeat > 0
     settle(made.root)
     assert [lake.opened(number).refresh_brokers()[2].rack for number in range(3)] == ["b"] * 3
 
@@ -479,7 +479,7 @@ def test_a_process_leaves_a_table_that_was_made_alone_once_it_finds_the_others(l
     create_table(replace(running.root, guard=None).child("brokers", "2"), BROKERS)
     log = DeltaLog.open(running.root.child("brokers", "2"))
     assert (log.move(), isinstance(log.root, QuorumRoot)) == ([], False)
-    assert names(running.producers._table) == []  # by this table it finds them
+    assert names(running.producers) == []  # by this table it finds them
     with pytest.raises(KafkaStorageException, match="no majority decides here yet"):
         log.move()
     assert isinstance(log.root, QuorumRoot)
@@ -631,7 +631,7 @@ def test_a_staged_batch_is_decided_once_although_its_writer_knows_one_root(lake,
 
 def test_a_stage_is_at_all_roots_once_another_table_has_shown_them(lake):
     running = lake.opened()
-    producers, stage = running.producers._table, stage_of(running)
+    producers, stage = running.producers, stage_of(running)
     lake.grow()
     assert names(producers) == []
     stage._write("part-1", b"x")
@@ -706,7 +706,7 @@ def test_a_change_that_was_interrupted_is_named_by_who_waits_for_it(lake, monkey
     for call in (
         lambda: stages_of(cluster.root, 0).child("query").list(),
         lambda: registered(cluster.root, 2),
-        lambda: add(cluster.producers._table, "first"),
+        lambda: add(cluster.producers, "first"),
     ):
         with pytest.raises(KafkaStorageException, match=r"is getting more roots.* --add` was interrupted"):
             call()
@@ -731,7 +731,7 @@ def test_a_root_whose_newest_commit_is_gone_asks_the_table_cluster(lake):
 
 def test_the_cleaner_of_a_table_deletes_at_all_roots(lake, monkeypatch):
     monkeypatch.setattr(state_table, "FileCleaner", lambda root, _: FileCleaner(root, delete_delay=0.0))
-    table, written = lake.opened().producers._table, list[set[str]]()
+    table, written = lake.opened().producers, list[set[str]]()
     add(table, "first")
     table.maintain()
     lake.grow()

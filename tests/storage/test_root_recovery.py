@@ -108,7 +108,7 @@ class Lake:
         moved = Lake(shutil.copytree(self.folder, folder))
         for broker in (1, 2, 3):
             table = BrokerTable.open(moved.root("cluster"), broker)
-            table.update(1, "moved", root=moved.root(f"broker-{broker}").uri)
+            table.heartbeat(1, "moved", root=moved.root(f"broker-{broker}").uri)
         moved.copy()
         return moved
 
@@ -462,7 +462,7 @@ def test_the_copies_are_delta_tables_with_the_columns_of_the_originals(lake):
 
 def copied_versions(lake):
     folder = lake.root("broker-1").child("cluster-copy")
-    return [StateTable.open(folder.child(table.name), table).version for table in COPIED]
+    return [StateTable.open_at(folder.child(table.name), table).version for table in COPIED]
 
 
 def test_a_copy_that_is_the_same_is_not_written_again(lake):

@@ -66,7 +66,7 @@ def names(table):
 
 @pytest.fixture
 def table(root):
-    return StateTable.create(root, PRODUCERS)
+    return StateTable.create_at(root, PRODUCERS)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def elsewhere(root, process, table):
     """The same table in another process, whose step begins now."""
     assert names(table) == []
     process.name = "reader"
-    opened = StateTable.open(root, PRODUCERS)
+    opened = StateTable.open_at(root, PRODUCERS)
     process.name = "writer"
     return opened
 
@@ -98,12 +98,12 @@ def test_the_file_is_there_all_the_same(table, root):
     write(table, "a")
     (file,) = read_commit(root, 1).adds
     assert root.read(file.name) == file.content
-    assert names(StateTable.open(root, PRODUCERS)) == ["a"]
+    assert names(StateTable.open_at(root, PRODUCERS)) == ["a"]
 
 
 def test_on_a_disk_no_commit_has_a_file(tmp_path):
     root = StorageRoot.of(str(tmp_path / "table"))
-    write(StateTable.create(root, PRODUCERS), "a")
+    write(StateTable.create_at(root, PRODUCERS), "a")
     log = new_log(str(tmp_path / "log"), P0)
     fill(log, P0, 1)
     for written in (root.read(commit_name(1)), log.root.read(commit_name(log.current().version))):

@@ -97,7 +97,7 @@ class ControllerBench:
         steps = [self._measure("start-up", lambda: self._controller.fail_over({}), everybody)]
         self._fall_silent(LOST)
         steps.append(self._measure("loss of a broker", self._controller.poll, everybody - {LOST}))
-        self._brokers[LEAVING].update(_EPOCH, "shutdown", shutting_down=True)
+        self._brokers[LEAVING].heartbeat(_EPOCH, "shutdown", shutting_down=True)
         steps.append(self._measure("controlled shutdown", self._controller.poll, everybody - {LOST, LEAVING}))
         return steps
 
@@ -108,7 +108,7 @@ class ControllerBench:
             self._controller.poll()
             self._clock.now += beat
             for table in (table for other, table in self._brokers.items() if other != broker):
-                table.update(_EPOCH, "heartbeat")
+                table.heartbeat(_EPOCH, "heartbeat")
 
     def _measure(self, name: str, act: Callable[[], None], able: Collection[int]) -> TimedStep:
         before = MetadataTable.open(self._root)

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakelog.replication.config import Config
-from lakelog.replication.errors import KafkaStorageException, LakelogException
+from lakelog.replication.errors import LakelogException
 from lakelog.replication.properties import Setting
 from lakelog.replication.protocol.record_batch import BatchHeader
 from lakelog.replication.storage.cluster import Cluster
@@ -164,15 +164,12 @@ class ClusterReading:
 
 def _dated(root: StorageRoot, table: Table, at: float | None, observed_at: float) -> list[dict[str, Any]]:
     """The rows of a state table, and when they were committed and read."""
-    log, committed_at = table_at(root, at)
-    try:
-        rows = StateTable(log, table).rows
-    except FileNotFoundError as error:
-        raise KafkaStorageException(f"{root.uri}: version {log.version} has lost a file: {error}") from error
+    found: StateTable[Any]
+    found, committed_at = StateTable.as_of_at(root, table, at)
     when = {
-        "table_version": log.version, "committed_at": int(committed_at * 1e6), "observed_at": int(observed_at * 1e6)
+        "table_version": found.version, "committed_at": int(committed_at * 1e6), "observed_at": int(observed_at * 1e6)
     }  # fmt: skip
-    return [{**row, **when} for row in rows]
+    return [{**row, **when} for row in found.rows]
 
 
 def log_batches(broker: StorageRoot, broker_id: int, at: float | None, observed_at: float) -> pa.Table:

@@ -18,7 +18,6 @@ from lakelog.replication.protocol.partition_registration import LEADER_DURING_DE
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit import CHANGE_ROOTS, Commit
 from lakelog.replication.storage.delta.commit_format import read_commit
-from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_history import commit_times
 from lakelog.replication.storage.in_threads import in_threads
@@ -61,14 +60,14 @@ class MetadataHistory:
 
     def __init__(self, cluster: StorageRoot, since: float | None = None) -> None:
         self._root = cluster.child(METADATA.name)
-        self._table = StateTable.open(self._root, METADATA)
+        self._table: StateTable[Any] = StateTable.open_at(self._root, METADATA)
         self._since = since
         self._versions = _Versions()
         self._last = -1
 
     def is_behind(self) -> bool:
         """Polls the table; whether it has a version that was not read. Raises KafkaStorageException."""
-        self._table.refresh(self._table.root.poll_staleness(LONGEST_SECONDS))
+        self._table.poll()
         return self._last < self._table.version
 
     def read_on(self, at: float | None = None) -> Iterator[MetadataCommit]:

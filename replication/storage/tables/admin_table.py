@@ -56,7 +56,7 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
             return None if is_there else [*rows, added]
 
         cause = {"who": request.requested_by, "why": request.kind, "request": request.request_id}
-        self._table.update(cause, change, deadline=deadline, once=True)
+        self.update(cause, change, deadline=deadline, once=True)
 
     def withdraw(self, request_id: str, error: Outcome, who: str) -> AdminRequest | None:
         """Fails a request that no controller has taken up, with `error`. A dry run is deleted instead.
@@ -72,7 +72,7 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
             kind = str(found["kind"])
             return _replaced(rows, {request_id: None if found["validate_only"] else _settled(found, {kind: error})})
 
-        self._table.update({"who": who, "why": "withdrawn", "request": request_id}, change)
+        self.update({"who": who, "why": "withdrawn", "request": request_id}, change)
         return self.request(request_id)
 
     def forget(self, request_ids: Collection[str], who: str) -> None:
@@ -82,7 +82,7 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
             gone = {row["request_id"]: None for row in rows if row["request_id"] in request_ids and _is_decided(row)}
             return _replaced(rows, gone) if gone else None
 
-        self._table.update({"who": who, "why": "forgotten", "requests": sorted(request_ids)}, change)
+        self.update({"who": who, "why": "forgotten", "requests": sorted(request_ids)}, change)
 
     def move(self, request_id: str, state: str, controller_epoch: int) -> bool:
         """Records how far a controller has come with a request; False if the request was decided or withdrawn
@@ -100,7 +100,7 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
                 return None
             return _replaced(rows, {request_id: {**found, **moved}})
 
-        self._table.update({"who": "controller", "why": state, "request": request_id}, change)
+        self.update({"who": "controller", "why": state, "request": request_id}, change)
         found = self.request(request_id)
         return found is not None and found.outcomes is None
 
@@ -120,7 +120,7 @@ class AdminTable(ControlledTable[list[AdminRequest]]):
             return _without_old(_replaced(rows, settled), kept)
 
         cause = {"who": "controller", "why": "decided", "controller_epoch": controller_epoch, "requests": [*decided]}
-        self._table.update(cause, change)
+        self.update(cause, change)
 
 
 def _replaced(rows: list[Row], changed: Mapping[str, Row | None]) -> list[Row]:

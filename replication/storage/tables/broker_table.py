@@ -26,7 +26,7 @@ from lakelog.replication.protocol.broker_registration import BrokerRegistration
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.state_table import Row, TypedTable
+from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.schemas import BROKERS, CLUSTER
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ UNREGISTERED = ""  # the root in the row of a broker that was unregistered: the 
 _NUMBERS = ("broker_id", "broker_epoch", "metadata_version", "log_version")
 
 
-class BrokerTable(TypedTable[BrokerRegistration | None]):
+class BrokerTable(StateTable[BrokerRegistration | None]):
     """The registration table of one broker."""
 
     TABLE = BROKERS
@@ -122,8 +122,8 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             written.append(build(last))
             return [broker_row(written[-1])]
 
-        self._table.recover()
-        self._table.update({"who": "broker", "why": "register"}, change)
+        self.recover()
+        self.update({"who": "broker", "why": "register"}, change)
         return written[-1]
 
     def unregister(self, seen: BrokerRegistration, cause: Mapping[str, Any]) -> bool:
@@ -146,10 +146,10 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             epoch = seen.broker_epoch + 1
             return [{**rows[0], "root": UNREGISTERED, "broker_epoch": epoch, "shutting_down": True}]
 
-        self._table.update(cause, change)
+        self.update(cause, change)
         return is_gone
 
-    def update(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
+    def heartbeat(self, broker_epoch: int, why: str, **changes: object) -> BrokerRegistration:
         """Changes fields of this process's registration, or none. Each call moves the heartbeat.
 
         Raises StaleBrokerEpochException if a newer process has registered under the id.
@@ -168,7 +168,7 @@ class BrokerTable(TypedTable[BrokerRegistration | None]):
             written[:] = [{**rows[0], **changes}]
             return list(written)
 
-        version = self._table.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
+        version = self.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
         assert version is not None, "a heartbeat is always written"
         return dataclasses.replace(_registration(written[0]), heartbeat=version)
 
@@ -249,7 +249,7 @@ class BrokerDirectory:
         return is_gone
 
     def refresh(self, max_staleness: float | None = None) -> None:
-        """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `TypedTable.refresh`,
+        """Reads every registration again that has moved. A poll gives a `max_staleness`, as for `StateTable.refresh`,
         and in an object store this process lists new brokers every 5 s, and every 15 s where nothing happens.
 
         A table that cannot be read has no heartbeats: its broker counts as dead once its heartbeat has stood still for

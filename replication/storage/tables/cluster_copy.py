@@ -95,7 +95,7 @@ class ClusterCopy:
     def _open(self, table: Table) -> StateTable:
         if table.name not in self._tables:
             folder = self._root.child(FOLDER, table.name)
-            copy = _mended(folder, table) or StateTable.create(folder, table)
+            copy = _mended(folder, table) or StateTable.create_at(folder, table)
             self._sources[table.name] = read_commit(folder, copy.version).info.get("cluster")
             self._tables[table.name] = copy
         return self._tables[table.name]
@@ -122,7 +122,7 @@ def _mended(folder: StorageRoot, table: Table) -> StateTable | None:
         return None
     there = log_files(folder)  # before it is read: what another process makes meanwhile stays
     if recover_log(folder, is_after_crash=True, has_rows=True):
-        return StateTable.open(folder, table)
+        return StateTable.open_at(folder, table)
     put_aside(folder, there)
     logger.error("%s: the copy has no beginning, and is begun again", folder.uri)
     return None
@@ -136,7 +136,7 @@ def read_copy(root: StorageRoot) -> Mapping[str, CopiedRows]:
         folder = root.child(FOLDER, table.name)
         if last_version(folder) <= 0:  # the first commit only makes the table
             continue
-        copy = StateTable.open(folder, table)
+        copy: StateTable[Any] = StateTable.open_at(folder, table)
         generation, epoch = (copy.transaction_version(name) or 0 for name in (GENERATION, CONTROLLER_EPOCH))
         info = read_commit(folder, copy.version).info
         source = CopySource(str(info.get("cluster", "")), generation, epoch)

@@ -9,7 +9,7 @@ from typing import Any
 from lakelog.replication.config import broker_configs
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.topic import BROKER_TYPE, DEFAULT_NAME, Configs, Entity
-from lakelog.replication.storage.tables.state_table import ControlledTable, Row, StateTable
+from lakelog.replication.storage.tables.state_table import ControlledTable, Row
 from lakelog.schemas import CONFIGS
 
 _MESSAGE_MAX_BYTES = "message.max.bytes"
@@ -19,10 +19,7 @@ class ConfigTable(ControlledTable[Configs]):
     """The configs table of a cluster."""
 
     TABLE = CONFIGS
-
-    def __init__(self, table: StateTable) -> None:
-        super().__init__(table)
-        self._limits: tuple[Configs, Mapping[str, int]] = {}, {}  # the settings that were last read, and those of them
+    _limits: tuple[Configs, Mapping[str, int]] = {}, {}  # the settings that were last read, and those of them
 
     @property
     def configs(self) -> Configs:
@@ -68,7 +65,7 @@ class ConfigTable(ControlledTable[Configs]):
             after = {entity: configs for entity, configs in {**before, **put}.items() if configs}
             return None if after == before else [_row(entity, after[entity]) for entity in sorted(after)]
 
-        self._table.update(cause, change)
+        self.update(cause, change)
 
 
 def _row(entity: Entity, configs: Mapping[str, str]) -> Row:

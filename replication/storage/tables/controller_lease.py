@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from lakelog.replication.errors import ControllerMovedException
 from lakelog.replication.protocol.fencing import Lease
-from lakelog.replication.storage.tables.state_table import Row, TypedTable
+from lakelog.replication.storage.tables.state_table import Row, StateTable
 from lakelog.schemas import CONTROLLER
 
 # The staleness of the view that a renewal begins with: its commit loses if the table has moved.
 _UNTIL_IT_LOSES = float("inf")
 
 
-class ControllerLease(TypedTable[Lease | None]):
+class ControllerLease(StateTable[Lease | None]):
     """The lease of the active controller, as one process sees it. Kafka: the znodes `/controller` and
     `/controller_epoch`."""
 
@@ -41,7 +41,7 @@ class ControllerLease(TypedTable[Lease | None]):
     @property
     def lease(self) -> Lease | None:
         """The row as last read; None before the first election."""
-        return self._lease_of(self._table.rows)
+        return self._lease_of(self.rows)
 
     def _lease_of(self, rows: list[Row]) -> Lease | None:
         if not rows:
@@ -50,7 +50,7 @@ class ControllerLease(TypedTable[Lease | None]):
         return Lease(**rows[0], lease=self.version + (number if rows[0]["controller_epoch"] == epoch else 0))
 
     def _read_sign(self, max_staleness: float | None) -> None:
-        rows = self._table.rows
+        rows = self.rows
         if self.root.has_signs and rows:
             epoch = rows[0]["controller_epoch"]
             self._sign = epoch, self.root.life_sign(epoch, max_staleness)
@@ -62,9 +62,9 @@ class ControllerLease(TypedTable[Lease | None]):
         def change(rows: list[Row]) -> list[Row] | None:
             return [_row(mine)] if self._lease_of(rows) == seen else None
 
-        self._table.recover()
+        self.recover()
         self._read_sign(None)
-        self._table.update({"who": controller_id, "why": "elected"}, change)
+        self.update({"who": controller_id, "why": "elected"}, change)
         found = self.lease
         is_mine = found is not None and found.controller_id == mine.controller_id
         return found if is_mine and found is not None and found.controller_epoch == mine.controller_epoch else None
@@ -88,7 +88,7 @@ class ControllerLease(TypedTable[Lease | None]):
         def change(rows: list[Row]) -> list[Row]:
             return [_row(move(_check_held(held, self._lease_of(rows))))]
 
-        self._table.update({"who": held.controller_id, "why": why}, change, noop_staleness=noop_staleness)
+        self.update({"who": held.controller_id, "why": why}, change, noop_staleness=noop_staleness)
         moved = self.lease
         assert moved is not None, "a lease that is held has a row"
         return moved

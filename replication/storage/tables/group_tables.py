@@ -24,7 +24,7 @@ from lakelog.replication.protocol.partition_assignor import AssignedPartition
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import last_version
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.state_table import ClientTable, Row, TypedTable
+from lakelog.replication.storage.tables.state_table import ClientTable, Row, StateTable
 from lakelog.schemas import GROUPS, MEMBERS
 
 _GENERATION, _HEARTBEAT = "generation", "heartbeat"
@@ -91,7 +91,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             merged = {**found, **{key: row for key, row in wanted.items() if found.get(key) != row}}
             return None if merged == found else [merged[key] for key in sorted(merged)]
 
-        self._table.update(cause, change, deadline=deadline, once=True)
+        self.update(cause, change, deadline=deadline, once=True)
 
     def claim(self, group_id: str, generation: int, deadline: float | None = None) -> dict[TopicIdPartition, int]:
         """Fences all members that have not seen this generation yet, and returns the group's offsets.
@@ -109,7 +109,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             return rows
 
         cause = {"who": "consumer", "why": "claim", "groups": [group_id], "generation": generation}
-        self._table.update(cause, change, txns, deadline)
+        self.update(cause, change, txns, deadline)
         return {row.key[1]: row.committed_offset for row in self._value if row.group_id == group_id}
 
     def release(self, group_id: str, generation: int, deadline: float | None = None) -> None:
@@ -128,11 +128,11 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             ]
 
         cause = {"who": "consumer", "why": "release", "groups": [group_id], "generation": generation}
-        self._table.update(cause, change, {_group_app_id(group_id): released}, deadline)
+        self.update(cause, change, {_group_app_id(group_id): released}, deadline)
 
     def fence(self, group_id: str) -> int:
         """The fence of a group, as last read."""
-        return self._table.transaction_version(_group_app_id(group_id)) or NO_FENCE
+        return self.transaction_version(_group_app_id(group_id)) or NO_FENCE
 
     def newest_fence(self, group_id: str) -> int:
         """As `fence`, as the table has it now. Raises KafkaStorageException."""
@@ -141,7 +141,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
 
     def table_number(self, group_id: str) -> int:
         """The number of the table of the group's members, as last read: 0 is the first one."""
-        return self._table.transaction_version(_number_app_id(group_id)) or 0
+        return self.transaction_version(_number_app_id(group_id)) or 0
 
     def newest_table_number(self, group_id: str) -> int:
         """As `table_number`, as the table has it now. Raises KafkaStorageException."""
@@ -156,7 +156,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             return None if self.table_number(group_id) > number else rows
 
         cause = {"who": "consumer", "why": "next members", "groups": [group_id]}
-        self._table.update(cause, change, {_number_app_id(group_id): number + 1})
+        self.update(cause, change, {_number_app_id(group_id): number + 1})
 
     def committed(self, group_id: str) -> dict[TopicIdPartition, int]:
         """The offsets of a group, as the table has them now."""
@@ -185,7 +185,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             ]  # fmt: skip
             return None if len(kept) == len(rows) else kept
 
-        self._table.update({"who": "tool", "why": "delete", "groups": [group_id]}, change, deadline=deadline)
+        self.update({"who": "tool", "why": "delete", "groups": [group_id]}, change, deadline=deadline)
 
     def forget_all_but(self, topic_ids: Callable[[], Collection[str]], cause: Mapping[str, Any]) -> None:
         """Removes the offsets of all topics but those that `topic_ids` returns. It is called after the offsets were
@@ -196,7 +196,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             kept = [row for row in rows if row["topic_id"] in known]
             return None if len(kept) == len(rows) else kept
 
-        self._table.update(cause, change)
+        self.update(cause, change)
 
     def expire(
         self, seen: Mapping[OffsetKey, Row], groups: Mapping[str, SeenGroup], passed_ms: int, retention_ms: int,
@@ -227,7 +227,7 @@ class GroupTable(ClientTable[list[CommittedOffset]]):
             kept = list(left.values())
             return None if kept == rows else kept
 
-        self._table.update(cause, change)
+        self.update(cause, change)
         return Expiry(left, expired)
 
     def _decode(self, rows: list[Row]) -> list[CommittedOffset]:
@@ -246,7 +246,7 @@ def _number_app_id(group_id: str) -> str:
     return f"members/{group_id}"
 
 
-class MemberTable(TypedTable[ConsumerGroup]):
+class MemberTable(StateTable[ConsumerGroup]):
     """The members of one group, in a table that is made when its first member joins. [AP-04]
 
     A heartbeat changes no row, so it is a commit without a file, which moves a `txn` of its member. The generation is a
@@ -317,7 +317,7 @@ class MemberTable(TypedTable[ConsumerGroup]):
     @property
     def group(self) -> ConsumerGroup:
         """The group as last read."""
-        return self._table.decoded(self._group)
+        return self.decoded(self._group)
 
     def read(self) -> ConsumerGroup:
         """The group as it is now."""
@@ -347,7 +347,7 @@ class MemberTable(TypedTable[ConsumerGroup]):
             cause["why"] = f"{why}: generation {after.generation}" if is_new else why
             return [_row(group_id, member) for member in found[0].members]
 
-        self._table.update(cause, change, txns)
+        self.update(cause, change, txns)
         return found[0]
 
     def close(self, generation: int) -> bool:
@@ -360,24 +360,24 @@ class MemberTable(TypedTable[ConsumerGroup]):
             is_closed[0] = group.is_closed or (self.is_movable and not rows and group.generation == generation)
             return rows if is_closed[0] and not group.is_closed else None
 
-        self._table.update({"who": "controller", "why": "close"}, change, {_CLOSED: 1})
+        self.update({"who": "controller", "why": "close"}, change, {_CLOSED: 1})
         return is_closed[0]
 
     @property
     def is_movable(self) -> bool:
         """Whether the group's next members may have another table: since the group was last empty, only processes of
         this version have changed it. Those of older versions would stay in this table."""
-        return self._movable == (self._table.transaction_version(_GENERATION) or 0)
+        return self._movable == (self.transaction_version(_GENERATION) or 0)
 
     @property
     def _movable(self) -> int:
-        return self._table.transaction_version(_MOVABLE) or 0
+        return self.transaction_version(_MOVABLE) or 0
 
     def _group(self, rows: list[Row]) -> ConsumerGroup:
         return ConsumerGroup(
-            self._table.transaction_version(_GENERATION) or 0,
-            tuple(_member(row, self._table.transaction_version(_heartbeat(row["slot"])) or 0) for row in rows),
-            self._table.transaction_version(_CLOSED) is not None,
+            self.transaction_version(_GENERATION) or 0,
+            tuple(_member(row, self.transaction_version(_heartbeat(row["slot"])) or 0) for row in rows),
+            self.transaction_version(_CLOSED) is not None,
         )
 
 

@@ -11,9 +11,10 @@ from lakelog.replication.protocol.isr import AlterIsrOutcome, IsrChange, IsrOutc
 from lakelog.replication.protocol.partition_registration import NO_EPOCH, PartitionRegistration
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.commit_format import last_version, read_commit
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.tables.state_table import ControlledTable, Row, RowValues, StateTable
-from lakelog.schemas import METADATA
+from lakelog.replication.storage.tables.state_table import ControlledTable, Row, RowValues
+from lakelog.schemas import METADATA, Table
 
 Partitions: TypeAlias = Mapping[TopicIdPartition, PartitionRegistration]
 
@@ -29,9 +30,8 @@ class MetadataTable(ControlledTable[Partitions]):
 
     TABLE = METADATA
 
-    def __init__(self, table: StateTable) -> None:
-        super().__init__(table)
-        table.check_rows = self._check_rows
+    def __init__(self, log: DeltaLog, table: Table) -> None:
+        super().__init__(log, table)
         self._values = RowValues(registration_of, row_of, lambda registration: registration.topic_id_partition)
 
     def _check_rows(self, before: list[Row], after: list[Row]) -> None:
@@ -42,7 +42,7 @@ class MetadataTable(ControlledTable[Partitions]):
             for name in _EPOCHS if seen is not row else ():
                 if row[name] < seen[name]:
                     raise KafkaStorageException(
-                        f"{self._table.uri}: {row['topic']}-{row['partition']} has {name.replace('_', ' ')} "
+                        f"{self.uri}: {row['topic']}-{row['partition']} has {name.replace('_', ' ')} "
                         f"{row[name]}, and {seen[name]} was seen: somebody has restored older rows, which are not used"
                     )
 
@@ -53,11 +53,6 @@ class MetadataTable(ControlledTable[Partitions]):
 
     def _decode(self, rows: list[Row]) -> Partitions:
         return self._values.decode(rows)
-
-    def refresh_versions(self, max_staleness: float | None = None) -> list[Partitions]:
-        """Reads the table again, and returns the partitions of each version since the last read, as
-        `StateTable.refresh_versions`."""
-        return [self._decode(rows) for rows in self._table.refresh_versions(max_staleness)]
 
     def put(self, changed: Iterable[PartitionRegistration], cause: Mapping[str, Any]) -> int | None:
         """Adds or replaces partitions in one compare-and-set. Returns the version written."""
@@ -83,7 +78,7 @@ class MetadataTable(ControlledTable[Partitions]):
             merged = {partition: r for partition, r in {**found, **changed}.items() if r is not None}
             return None if merged == found else self._encode(merged)
 
-        return self._table.update(cause, change)
+        return self.update(cause, change)
 
     def alter_partitions(
         self, changes: Iterable[IsrChange], broker_epochs: Callable[[], Mapping[int, int]], cause: Mapping[str, Any]
@@ -105,7 +100,7 @@ class MetadataTable(ControlledTable[Partitions]):
             applied = {p: r for p, (outcome, r) in outcomes.items() if r and outcome is AlterIsrOutcome.APPLIED}
             return self._encode({**found, **applied}) if applied else None
 
-        self._table.update(cause, change)
+        self.update(cause, change)
         return outcomes
 
     def fence_isr_changes(
@@ -125,7 +120,7 @@ class MetadataTable(ControlledTable[Partitions]):
             fenced.update(after)
             return self._encode({**found, **after}) if after else None
 
-        self._table.update(cause, change)
+        self.update(cause, change)
         return fenced
 
     def _encode(self, partitions: Partitions) -> list[Row]:

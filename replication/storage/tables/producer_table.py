@@ -67,7 +67,7 @@ class ProducerTable(ClientTable[dict[str, Row]]):
             known[name] = {"name": name, **identity._asdict(), "owner": owner, "idle_ms": 0}
             return [known[key] for key in sorted(known)]
 
-        self._table.update({"who": "producer", "why": why, "name": name}, change, deadline=deadline, once=True)
+        self.update({"who": "producer", "why": why, "name": name}, change, deadline=deadline, once=True)
         return chosen[-1]
 
     def expire(
@@ -85,7 +85,7 @@ class ProducerTable(ClientTable[dict[str, Row]]):
             kept = [row for row in aged if row["idle_ms"] < expiration_ms]
             return None if kept == rows else kept
 
-        self._table.update(cause, change)
+        self.update(cause, change)
         return self._value
 
     def _decode(self, rows: list[Row]) -> dict[str, Row]:

@@ -9,19 +9,20 @@ from lakelog.replication.errors import CorruptRecordException, StaleBrokerEpochE
 from lakelog.replication.protocol.leader_epoch import EpochEntry
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.replica_status import ReplicaStatus
+from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.freshness import LONGEST_SECONDS
 from lakelog.replication.storage.log.log_txns import BROKER_EPOCH
-from lakelog.replication.storage.tables.state_table import Row, RowValues, StateTable, TypedTable
-from lakelog.schemas import REPLICAS
+from lakelog.replication.storage.tables.state_table import Row, RowValues, StateTable
+from lakelog.schemas import REPLICAS, Table
 
 
-class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
+class ReplicaTable(StateTable[Mapping[TopicIdPartition, ReplicaStatus]]):
     """The replicas table of one broker, as `ReplicaStatus` values."""
 
     TABLE = REPLICAS
 
-    def __init__(self, table: StateTable) -> None:
-        super().__init__(table)
+    def __init__(self, log: DeltaLog, table: Table) -> None:
+        super().__init__(log, table)
         self._values = RowValues(_replica, _row, lambda replica: replica.topic_id_partition)
         self._broker_epoch = -1
         self._checked = -1  # up to this version no other process has claimed the table
@@ -47,12 +48,12 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
         def change(rows: list[Row]) -> list[Row] | None:
             return None if self._claimed() == broker_epoch else rows
 
-        self._table.recover()
-        self._table.update({"who": "broker", "why": "claim"}, change, {BROKER_EPOCH: broker_epoch})
+        self.recover()
+        self.update({"who": "broker", "why": "claim"}, change, {BROKER_EPOCH: broker_epoch})
 
     def _claimed(self) -> int:
         """The highest claim. Raises StaleBrokerEpochException if it is a newer process's."""
-        claimed = self._table.transaction_version(BROKER_EPOCH)
+        claimed = self.transaction_version(BROKER_EPOCH)
         if claimed is not None and claimed > self._broker_epoch >= 0:
             raise StaleBrokerEpochException(
                 f"replicas: broker epoch {self._broker_epoch} is fenced: a newer process has claimed the table "
@@ -68,7 +69,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
         wanted = _by_key(self.replicas, list(replicas))
 
         def change(_: list[Row]) -> list[Row] | None:
-            if self._table.version != self._checked:
+            if self.version != self._checked:
                 self._claimed()  # another process has written, perhaps a claim
             found = self.replicas
             if found.keys() == wanted.keys() and all(
@@ -79,7 +80,7 @@ class ReplicaTable(TypedTable[Mapping[TopicIdPartition, ReplicaStatus]]):
             self._decoded = rows, ordered  # if they land they are the table's, and need not be decoded
             return rows
 
-        version = self._table.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
+        version = self.update({"who": "broker", "why": why}, change, noop_staleness=LONGEST_SECONDS)
         # Its own version only: the handle may have moved on to a claim that came right after it.
         self._checked = self._checked if version is None else version
         return version

@@ -1,7 +1,7 @@
 """A small table that is read whole and written whole, by compare-and-set.
 
 Its rows have three forms: columns in files, dicts (`RowCodec` converts these two), and values of a type (`RowValues`).
-`StateTable` reads and commits dicts. The tables beside this module derive from `TypedTable`, which has values.
+`StateTable` reads and commits dicts. The tables beside this module derive from it, and make values of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter, le
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ from lakelog.schemas import Table
 Row = dict[str, Any]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-_Self = TypeVar("_Self", bound="TypedTable")  # type: ignore[type-arg]
+Result = TypeVar("Result")
 
 _SMALL, _SMALL_BYTES = 64, 16 * 1024  # up to so many rows, all are converted: faster than to find the changed ones
 _FEW = 64  # up to this number of new rows it is faster to insert them than to gather all rows one by one
@@ -201,19 +201,25 @@ class RowValues(Generic[Key, Value]):
         return rows, ordered
 
 
-class StateTable:
-    """One state table: its rows at the version last read, and its commits. Threads may share it."""
+class StateTable(Generic[Value]):
+    """One state table: its rows at the version last read, and its commits. Threads may share it.
+
+    A class that derives from it has the schema of its table as `TABLE`; the table lies in the folder of that name.
+    `Value`: the type of what it makes of the rows.
+    """
+
+    TABLE: ClassVar[Table]
 
     def __init__(self, log: DeltaLog, table: Table) -> None:
-        # Called with the rows as last read and with newer ones. Raises KafkaStorageException if the newer ones
-        # contradict the others; then the table keeps the rows as last read.
-        self.check_rows: Callable[[list[Row], list[Row]], None] = lambda *_: None
         self._log = log
-        self._table = table
+        self._schema = table
         self._lock = threading.RLock()
         self._loaded = -1
         self._wrote = [-1, -1]  # the versions of its last own commits
         self._rows: list[Row] = []
+        # The rows that were last decoded, and their value. To decode the rows of a large cluster at each access would
+        # take most of the time.
+        self._decoded: tuple[list[Row], Value] | None = None
         self._codec = RowCodec(table.arrow)
         self._names: set[str] = set()
         self._named_at = -1  # the version at which these names were first seen
@@ -221,17 +227,47 @@ class StateTable:
         self._load()
 
     @classmethod
-    def create(cls, root: StorageRoot, table: Table, rows: Sequence[Row] = ()) -> StateTable:
-        """Makes the table with its first rows. Raises InconsistentClusterIdException if it is there."""
-        created = cls(DeltaLog.create(root, table), table)
+    def create(cls, root: StorageRoot, *owner: int | str) -> Self:
+        """Makes the table of a root without rows. Raises InconsistentClusterIdException if it is there."""
+        return cls.create_at(cls.folder(root, *owner), cls.TABLE)
+
+    @classmethod
+    def open(cls, root: StorageRoot, *owner: int | str) -> Self:
+        """Opens the table of a formatted root. Raises InconsistentClusterIdException if there is none."""
+        return cls.open_at(cls.folder(root, *owner), cls.TABLE)
+
+    @classmethod
+    def as_of(cls, root: StorageRoot, at: float, *owner: int | str) -> tuple[Self, float]:
+        """The table of a root as it was at a time, only to be read, and when that version was committed; both in
+        seconds since the epoch. Raises as `table_at`."""
+        return cls.as_of_at(cls.folder(root, *owner), cls.TABLE, at)
+
+    @classmethod
+    def folder(cls, root: StorageRoot, *owner: int | str) -> StorageRoot:
+        """Where the table lies. `owner`: the broker or group, if each has a table of its own in the cluster's root."""
+        return root.child(cls.TABLE.name, *map(str, owner))
+
+    @classmethod
+    def create_at(cls, folder: StorageRoot, table: Table, rows: Sequence[Row] = ()) -> Self:
+        """As `create`, in a folder, with this schema and first rows."""
+        created = cls(DeltaLog.create(folder, table), table)
         if rows:
             created.update({"who": "format", "why": "created"}, lambda _: list(rows))
         return created
 
     @classmethod
-    def open(cls, root: StorageRoot, table: Table) -> StateTable:
-        """Opens the table. Raises InconsistentClusterIdException if there is none."""
-        return cls(DeltaLog.open(root), table)
+    def open_at(cls, folder: StorageRoot, table: Table) -> Self:
+        """As `open`, in a folder, with this schema."""
+        return cls(DeltaLog.open(folder), table)
+
+    @classmethod
+    def as_of_at(cls, folder: StorageRoot, table: Table, at: float | None) -> tuple[Self, float]:
+        """As `as_of`, in a folder, with this schema. Without a time it has the newest version."""
+        log, committed_at = table_at(folder, at)
+        try:
+            return cls(log, table), committed_at
+        except FileNotFoundError as error:
+            raise KafkaStorageException(f"{log.root.uri}: version {log.version} has lost a file: {error}") from error
 
     @property
     def root(self) -> StorageRoot:
@@ -264,11 +300,31 @@ class StateTable:
         with self._lock:
             return self._log.transaction_version(app_id)
 
-    def decoded(self, decode: Callable[[list[Row]], Value]) -> Value:
+    def snapshot(self) -> tuple[int, list[Row]]:
+        """The version of the table that was last read, and its rows, which nobody may change."""
+        with self._lock:
+            return self._log.version, self._rows
+
+    def decoded(self, decode: Callable[[list[Row]], Result]) -> Result:
         """The result of `decode` for the rows as last read. Meanwhile no other thread moves the table, so that `decode`
         may read `txn`s of the same version."""
         with self._lock:
             return decode(self._rows)
+
+    @property
+    def _value(self) -> Value:
+        """The value of the rows as last read: the same object as long as the rows are the same."""
+        rows, decoded = self._rows, self._decoded
+        if decoded is None or decoded[0] is not rows:
+            self._decoded = decoded = rows, self._decode(rows)
+        return decoded[1]
+
+    def _decode(self, rows: list[Row]) -> Value:
+        """The value of rows, which follows from them alone."""
+        raise TypeError(f"{type(self).__name__} does not decode its rows")
+
+    def _check_rows(self, before: list[Row], after: list[Row]) -> None:
+        """Raises KafkaStorageException if newer rows contradict the rows as last read, which the table then keeps."""
 
     @property
     def polled_at(self) -> float:
@@ -283,38 +339,42 @@ class StateTable:
 
         A decision on the table must not rely on this read. It reads the table itself, as `update` does, because this
         read may go on without a majority of the cluster roots."""
-        return self._move(max_staleness, is_read=max_staleness is None)
+        with self._lock:
+            return self._follow(self._log.move(max_staleness, is_read=max_staleness is None))
 
-    def refresh_versions(self, max_staleness: float | None = None) -> list[list[Row]]:
-        """As `refresh`, and returns the rows of each version since the last read that has changed them, oldest first. A
-        version whose file cannot be read any more is left out, and so are those that a clean-up has deleted: the newest
-        one is always there."""
+    def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
+        """As `refresh` with a `max_staleness` that is shorter while commits are frequent."""
+        return self.refresh(self.root.poll_staleness(max_staleness))
+
+    def refresh_versions(self, max_staleness: float | None = None) -> list[Value]:
+        """As `refresh`, and returns the value of each version since the last read that has changed the rows, oldest
+        first. A version whose file cannot be read any more is left out, and so are those that a clean-up has deleted:
+        the newest one is always there."""
         with self._lock:
             before, commits = self._rows, self._log.move(max_staleness, is_read=max_staleness is None)
             found = [rows for commit in (commits or ())[:-1] if commit.adds and (rows := self._rows_of(commit))]
-            if commits != [] or self._loaded != self._log.version:
-                self._load()
-            return found if self._rows is before else [*found, self._rows]
+            self._follow(commits)
+            return [self._decode(rows) for rows in (found if self._rows is before else [*found, self._rows])]
 
     def _rows_of(self, commit: Commit) -> list[Row] | None:
         with suppress(FileNotFoundError, CorruptRecordException):
             return self._read(commit.adds)
         return None
 
-    def _move(self, max_staleness: float | None, *, is_read: bool = False, for_commit: bool = False) -> bool:
-        with self._lock:
-            commits = self._log.move(max_staleness, is_read=is_read, for_commit=for_commit)
-            if commits == [] and self._loaded == self._log.version:
-                return False
+    def _follow(self, commits: Sequence[Commit] | None) -> bool:
+        """Loads the rows, unless the log has not moved since they were loaded. Returns whether it had. `commits`: what
+        its move has found."""
+        has_moved = commits != [] or self._loaded != self._log.version
+        if has_moved:
             self._load()
-            return True
+        return has_moved
 
     def _load(self) -> None:
         files = self._log.active_files()
         if self._loaded < 0 or _names(files) != self._names:
             self._loaded = -1  # a load that fails is repeated: an update of older rows would undo others' changes
             rows = self._read(files)
-            self.check_rows(self._rows, rows)
+            self._check_rows(self._rows, rows)
             self._rows = rows
         self._note(files)
 
@@ -329,7 +389,7 @@ class StateTable:
 
     def _read(self, files: Sequence[AddedFile]) -> list[Row]:
         found = [self.read_file(file) for file in files]
-        return self._codec.decode(pa.concat_tables([_no_rows(self._table.arrow), *found]))
+        return self._codec.decode(pa.concat_tables([_no_rows(self._schema.arrow), *found]))
 
     def read_file(self, file: AddedFile) -> pa.Table:
         """The rows of a data file of this table, with the columns of its schema. Raises FileNotFoundError,
@@ -341,7 +401,7 @@ class StateTable:
             source = pa.BufferReader(file.content or self._log.root.read_buffer(file.name))
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             columns = parquet.read(use_threads=False)  # the table is small: threads would cost more than they save
-            return conformed(columns, self._table.arrow)
+            return conformed(columns, self._schema.arrow)
         except (OSError, pa.ArrowException) as error:  # the content is wrong: errors of the store are of other types
             raise CorruptRecordException(f"{path}: {error}") from error
 
@@ -351,18 +411,19 @@ class StateTable:
             self._log.recover()
 
     def maintain(self) -> None:
-        """Writes a checkpoint if one is due, and deletes files that no version needs. For the owner, now and then."""
+        """Writes a checkpoint if one is due, and deletes files that no version needs. For the table's owner, the active
+        controller or a broker, now and then."""
         with self._lock:
             self._log.check_root()
             if self._cleaner is None or self._cleaner.root != self._log.root:  # the cluster may have got more roots
                 self._log.recover()
-                self._cleaner = FileCleaner(self._log.root, self._table.log_retention_seconds)
-            self._log.checkpoint_if_due(self._table.commits_kept)
+                self._cleaner = FileCleaner(self._log.root, self._schema.log_retention_seconds)
+            self._log.checkpoint_if_due(self._schema.commits_kept)
             self._cleaner.clean(self._newest_names)
 
     def _newest_names(self) -> set[str]:
         """The names of the newest version, which others may have written since the owner's last read."""
-        self._move(None)  # it would delete the files of a newer version
+        self._follow(self._log.move())  # it would delete the files of a newer version
         return self._names
 
     def update(
@@ -394,7 +455,7 @@ class StateTable:
             with self._lock:
                 if max_staleness is not None and noop_staleness is None and self._writes_alone:
                     max_staleness = LONGEST_SECONDS
-                self._move(max_staleness, for_commit=True)
+                self._follow(self._log.move(max_staleness, for_commit=True))
                 landed = self._landed(tried, update) if once else None
                 rows = None if landed is not None else change(list(self._rows))
                 if rows is None:
@@ -466,6 +527,40 @@ class StateTable:
         return AddedFile(name, written.size, f'{{"numRecords":{len(rows)}}}', content=content)
 
 
+class ClientTable(StateTable[Value]):
+    """A table that clients write and the active controller maintains."""
+
+    def maintain(self) -> None:
+        """As in `StateTable`, but reads first what clients have written."""
+        self.refresh(_MAINTENANCE_SECONDS)
+        super().maintain()
+
+
+class ControlledTable(StateTable[Value]):
+    """A table that the active controller writes. The claim of a newer controller fences older ones. [CE-04, CE-05]"""
+
+    def claim(self, controller_epoch: int, controller_id: str | None = None) -> None:
+        """Makes a controller the only one that may write here. `controller_id`: for the history of the table. Raises
+        ControllerMovedException if a newer controller has claimed the table."""
+
+        def change(rows: list[Row]) -> list[Row] | None:
+            self._check_claim(controller_epoch)
+            return None if self.transaction_version(CONTROLLER_EPOCH) == controller_epoch else rows
+
+        self.recover()
+        cause = {"who": "controller", "why": "claim", "controller_epoch": controller_epoch}
+        cause |= {"controller": controller_id} if controller_id is not None else {}
+        self.update(cause, change, {CONTROLLER_EPOCH: controller_epoch})
+
+    def _check_claim(self, controller_epoch: int | None) -> None:
+        """Raises ControllerMovedException if the table, as last read, is claimed by a newer controller."""
+        claimed = self.transaction_version(CONTROLLER_EPOCH)
+        if controller_epoch is not None and claimed is not None and claimed > controller_epoch:
+            raise ControllerMovedException(
+                f"{self.TABLE.name}: controller epoch {controller_epoch} is over: epoch {claimed} has claimed the table"
+            )
+
+
 def _names(files: Sequence[AddedFile]) -> set[str]:
     return {file.name for file in files}
 
@@ -483,119 +578,3 @@ def conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
             raise pa.ArrowInvalid(f"column {field.name} {'has nulls' if is_there else 'is missing'}")
         columns.append(column)
     return pa.table(columns, schema)
-
-
-class TypedTable(Generic[Value]):
-    """A state table of a root, in a folder with the name of its schema, `TABLE`. `Value`: the type of its content."""
-
-    TABLE: ClassVar[Table]
-
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-        # The rows that were last decoded, and their value. To decode the rows of a large cluster at each access would
-        # take most of the time.
-        self._decoded: tuple[list[Row], Value] | None = None
-
-    @classmethod
-    def create(cls: type[_Self], root: StorageRoot, *owner: int | str) -> _Self:
-        """Makes the table without rows. Raises InconsistentClusterIdException if it is there."""
-        return cls(StateTable.create(cls.folder(root, *owner), cls.TABLE))
-
-    @classmethod
-    def open(cls: type[_Self], root: StorageRoot, *owner: int | str) -> _Self:
-        """Opens the table of a formatted root. Raises InconsistentClusterIdException if there is none."""
-        return cls(StateTable.open(cls.folder(root, *owner), cls.TABLE))
-
-    @classmethod
-    def as_of(cls: type[_Self], root: StorageRoot, at: float, *owner: int | str) -> tuple[_Self, float]:
-        """The table as it was at a time, only to be read, and when that version was committed; both in seconds since
-        the epoch. Raises as `table_at`."""
-        log, committed_at = table_at(cls.folder(root, *owner), at)
-        try:
-            return cls(StateTable(log, cls.TABLE)), committed_at
-        except FileNotFoundError as error:
-            raise KafkaStorageException(f"{log.root.uri}: version {log.version} has lost a file: {error}") from error
-
-    @classmethod
-    def folder(cls, root: StorageRoot, *owner: int | str) -> StorageRoot:
-        """Where the table lies. `owner`: the broker or group, if each has a table of its own in the cluster's root."""
-        return root.child(cls.TABLE.name, *map(str, owner))
-
-    @property
-    def version(self) -> int:
-        """The version of the table that was last read."""
-        return self._table.version
-
-    @property
-    def root(self) -> StorageRoot:
-        """The folder of the table."""
-        return self._table.root
-
-    @property
-    def _value(self) -> Value:
-        """The value of the rows as last read: the same object as long as the rows are the same."""
-        rows, decoded = self._table.rows, self._decoded
-        if decoded is None or decoded[0] is not rows:
-            self._decoded = decoded = rows, self._decode(rows)
-        return decoded[1]
-
-    def _decode(self, rows: list[Row]) -> Value:
-        raise TypeError(f"{type(self).__name__} does not decode its rows")
-
-    def snapshot(self) -> tuple[int, list[Row]]:
-        """The version of the table that was last read, and its rows, which nobody may change."""
-        return self._table.decoded(lambda rows: (self._table.version, rows))
-
-    @property
-    def polled_at(self) -> float:
-        """When the last poll began that left the rows up to date, in seconds of the monotonic clock. Ask for it before
-        the rows: another thread may refresh the table in between."""
-        return self._table.polled_at
-
-    def refresh(self, max_staleness: float | None = None) -> bool:
-        """Reads the table again if it has moved. Returns whether it had. In an object store, with a `max_staleness` in
-        seconds, it may use an earlier poll of this process that is at most so old."""
-        return self._table.refresh(max_staleness)
-
-    def poll(self, max_staleness: float = LONGEST_SECONDS) -> bool:
-        """As `refresh` with a `max_staleness` that is shorter while commits are frequent."""
-        return self._table.refresh(self.root.poll_staleness(max_staleness))
-
-    def maintain(self) -> None:
-        """Writes a checkpoint if one is due, and deletes files that no version needs. For the table's owner, the active
-        controller or a broker, now and then."""
-        self._table.maintain()
-
-
-class ClientTable(TypedTable[Value]):
-    """A table that clients write and the active controller maintains."""
-
-    def maintain(self) -> None:
-        """As in `TypedTable`, but reads first what clients have written."""
-        self.refresh(_MAINTENANCE_SECONDS)
-        super().maintain()
-
-
-class ControlledTable(TypedTable[Value]):
-    """A table that the active controller writes. The claim of a newer controller fences older ones. [CE-04, CE-05]"""
-
-    def claim(self, controller_epoch: int, controller_id: str | None = None) -> None:
-        """Makes a controller the only one that may write here. `controller_id`: for the history of the table. Raises
-        ControllerMovedException if a newer controller has claimed the table."""
-
-        def change(rows: list[Row]) -> list[Row] | None:
-            self._check_claim(controller_epoch)
-            return None if self._table.transaction_version(CONTROLLER_EPOCH) == controller_epoch else rows
-
-        self._table.recover()
-        cause = {"who": "controller", "why": "claim", "controller_epoch": controller_epoch}
-        cause |= {"controller": controller_id} if controller_id is not None else {}
-        self._table.update(cause, change, {CONTROLLER_EPOCH: controller_epoch})
-
-    def _check_claim(self, controller_epoch: int | None) -> None:
-        """Raises ControllerMovedException if the table, as last read, is claimed by a newer controller."""
-        claimed = self._table.transaction_version(CONTROLLER_EPOCH)
-        if controller_epoch is not None and claimed is not None and claimed > controller_epoch:
-            raise ControllerMovedException(
-                f"{self.TABLE.name}: controller epoch {controller_epoch} is over: epoch {claimed} has claimed the table"
-            )

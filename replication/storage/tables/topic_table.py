@@ -38,7 +38,7 @@ class TopicTable(ControlledTable[Mapping[str, Topic]]):
             after = {name: topic for name, topic in merged.items() if name not in drop}
             return None if after == before else [_row(after[name]) for name in sorted(after)]
 
-        self._table.update(cause, change)
+        self.update(cause, change)
 
 
 def _topic(row: Row) -> Topic:

@@ -17,7 +17,7 @@ Wait = Callable[[float], None]
 
 def beat(cluster: str, broker: int, ago: float = 1.0, **fields: Any) -> None:
     """Commits a heartbeat of the broker that is this old by the store's clock."""
-    BrokerTable.open(StorageRoot.of(cluster), broker).update(1, "heartbeat", **fields)
+    BrokerTable.open(StorageRoot.of(cluster), broker).heartbeat(1, "heartbeat", **fields)
     written(f"{cluster}/brokers/{broker}", ago)
 
 

@@ -92,7 +92,7 @@ def test_it_shows_who_votes_and_who_is_behind_and_which_root_is_away_or_emptied(
     assert f"--cluster {lake.all}" in err
     Path(lake.uris[2]).rename(f"{lake.uris[2]}.away")
     producers = lake.opened().producers
-    add(producers._table, "p")
+    add(producers, "p")
     assert "--cluster" not in on_lake()[2]  # two roots are no list
     code, out, _ = on_lake("-o", "json")
     found = rows(out)
@@ -149,7 +149,7 @@ def test_a_root_is_replaced_while_a_process_goes_on_and_the_others_may_then_be_l
 ) -> None:
     a, new = Path(lake.uris[0]), Path(lake.uris[0])
     shutil.copytree(a, lake.folder.with_name("backup"))
-    table = lake.opened("b", "a", "c").producers._table
+    table = lake.opened("b", "a", "c").producers
     add(table, "first")
     if kind in ("emptied", "restored"):
         shutil.rmtree(a)
@@ -171,9 +171,9 @@ def test_a_root_is_replaced_while_a_process_goes_on_and_the_others_may_then_be_l
     )
     add(table, "second")
     Path(lake.uris[1]).rename(lake.folder.with_name("b.lost"))
-    assert names(lake.opened(new.name).producers._table) == ["first", "second"]
+    assert names(lake.opened(new.name).producers) == ["first", "second"]
     add(table, "third")
-    assert [row["name"] for row in lake.opened("c").producers._table.rows] == ["first", "second", "third"]
+    assert [row["name"] for row in lake.opened("c").producers.rows] == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("after", range(4, 22))
@@ -198,13 +198,13 @@ def test_a_replacement_that_is_interrupted_anywhere_is_finished_by_the_same_comm
             patch.setattr(QuorumMember, name, interrupted(getattr(QuorumMember, name)))
         patch.setattr(root_changes, "change_roots", interrupted(plain))
         on_lake("--replace", lake.uris[0], lake.uris[0])
-    add(lake.opened().producers._table, "meanwhile")
+    add(lake.opened().producers, "meanwhile")
     assert on_lake("--replace", lake.uris[0], lake.uris[0])[0] == 0
     assert lake.is_decided_by("abc")
     code, _, err = on_lake("--replace", lake.uris[0], lake.uris[0])
     assert code == 0
     assert "Nothing was left to do" in err
-    assert names(lake.opened("a").producers._table) == ["meanwhile"]
+    assert names(lake.opened("a").producers) == ["meanwhile"]
 
 
 @pytest.mark.parametrize("words", ["--replace {d} {c}", "--add {c} {e}", "--remove {d} {e}"])
@@ -213,7 +213,7 @@ def test_a_change_first_finishes_one_that_was_interrupted(
 ) -> None:
     """A root that votes no more on the table `cluster` still does on others, and loses no votes until it does not."""
     c, d, e = (lake.folder / name for name in "cde")
-    add(lake.opened().producers._table, "first")
+    add(lake.opened().producers, "first")
     plain, clear, voting = root_changes.change_roots, QuorumMember.clear, []
 
     def interrupted(quorum: ClusterQuorum, table: tuple[str, ...], *roots: tuple[str, ...]) -> bool:
@@ -235,7 +235,7 @@ def test_a_change_first_finishes_one_that_was_interrupted(
     assert on_lake(*words.format(c=c, d=d, e=e).split())[0] == 0
     assert not any(voting)
     assert lake.is_decided_by("abcde" if "add" in words else "abc")
-    assert names(lake.opened("a").producers._table) == ["first"]
+    assert names(lake.opened("a").producers) == ["first"]
     noted = json.loads((lake.folder / "a/_quorum/addresses.json").read_text()).values()
     assert {Path(uri).name for uri in noted} == set("abcde" if "add" in words else "abc")
 
@@ -247,7 +247,7 @@ def test_a_root_that_has_a_vote_on_any_table_is_not_cleared(lake: Lake) -> None:
 
 
 def test_two_roots_are_added_and_others_removed_and_each_command_may_be_given_again(lake: Lake, on_lake: Run) -> None:
-    table = lake.opened("a").producers._table
+    table = lake.opened("a").producers
     add(table, "first")
     d, e = lake.folder / "d", lake.folder / "e"
     for _ in range(2):
@@ -263,8 +263,8 @@ def test_two_roots_are_added_and_others_removed_and_each_command_may_be_given_ag
         assert lake.is_decided_by("cde")
     shutil.rmtree(lake.uris[2])
     add(table, "third")
-    assert names(lake.opened("d").producers._table) == ["first", "second", "third"]
-    assert names(lake.opened("a").producers._table) == ["first", "second", "third"]  # a root that was removed knows
+    assert names(lake.opened("d").producers) == ["first", "second", "third"]
+    assert names(lake.opened("a").producers) == ["first", "second", "third"]  # a root that was removed knows
 
 
 def test_the_second_of_five_roots_is_replaced_while_another_one_is_lost_too(lake: Lake, on_lake: Run) -> None:
@@ -312,7 +312,7 @@ def test_a_change_that_would_leave_no_majority_is_not_made(lake: Lake, on_lake: 
     code, _, err = on_lake("--remove", d, e)
     assert code == 1
     assert "no majority of the 3 roots that are to vote answers" in err
-    add(lake.opened("c").producers._table, "first")
+    add(lake.opened("c").producers, "first")
 
 
 def test_a_replacement_fails_rather_than_leave_a_table_out(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,9 +464,9 @@ def test_a_list_that_lacks_a_majority_or_is_old_works(lake: Lake, on_lake: Run) 
     assert lake.opened("a", "b", "nothing").cluster_id == lake.cluster_id
     assert on_lake("--replace", lake.uris[0], lake.folder / "d")[0] == 0
     shutil.rmtree(lake.uris[1])
-    table = Cluster.open(old, CONFIG).producers._table
+    table = Cluster.open(old, CONFIG).producers
     add(table, "first")
-    assert names(lake.opened("d").producers._table) == ["first"]
+    assert names(lake.opened("d").producers) == ["first"]
 
 
 def test_a_process_that_starts_during_a_change_has_the_roots_that_decide(
@@ -503,7 +503,7 @@ def test_a_root_in_a_bucket_is_replaced(
     uris = [f"s3://bucket/roots/{name}" for name in "abc"]
     config = Config()
     format_cluster(storage_root(",".join(uris), "cluster", config), config)
-    table = Cluster.open(uris[1], config).producers._table
+    table = Cluster.open(uris[1], config).producers
     add(table, "first")
     StorageRoot.of(uris[0], s3_options).delete_folder()
     if has == "late writes":
@@ -526,5 +526,5 @@ def test_a_root_in_a_bucket_is_replaced(
     add(table, "second")
     StorageRoot.of(uris[1], s3_options).delete_folder()
     late = ["late"] if has == "late writes" else []
-    assert names(Cluster.open(f"s3://bucket/roots/{new}", config).producers._table) == ["first", *late, "second"]
+    assert names(Cluster.open(f"s3://bucket/roots/{new}", config).producers) == ["first", *late, "second"]
     StorageRoot.of("s3://bucket/roots", s3_options).delete_folder()

@@ -159,7 +159,7 @@ def test_dr_02_a_dry_run_counts_the_live_replicas_only(delete: Run, world: World
     del world.rows[2][P0]
     world.say(3, P1, broker=2)
     assert "\tlow_watermark: -1\t" in delete(*of_one(5), "--dry-run")[1]
-    BrokerTable.open(world.cluster.root, 2).update(1, "test", shutting_down=True)
+    BrokerTable.open(world.cluster.root, 2).heartbeat(1, "test", shutting_down=True)
     assert "\tlow_watermark: 0\t" in delete(*of_one(5), "--dry-run")[1]
 
 

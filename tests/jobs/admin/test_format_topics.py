@@ -20,7 +20,7 @@ Run = Any  # what a verb has answered: (status, stdout, stderr)
 
 
 def shut_down(cluster: str, broker_id: int) -> None:
-    BrokerTable.open_or_create(StorageRoot.of(cluster), broker_id).update(1, "stop", shutting_down=True)
+    BrokerTable.open_or_create(StorageRoot.of(cluster), broker_id).heartbeat(1, "stop", shutting_down=True)
 
 
 @pytest.fixture

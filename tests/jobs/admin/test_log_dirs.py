@@ -126,7 +126,7 @@ def test_topic_list_chooses_the_topics_shown(show: Run, world: World) -> None:
 BREAK = {
     "gone": (lambda world: shutil.rmtree(world.roots[1].uri), "InconsistentClusterIdException: "),
     "another broker's": (
-        lambda world: BrokerTable.open(world.cluster.root, 1).update(1, "test", root=world.roots[2].uri),
+        lambda world: BrokerTable.open(world.cluster.root, 1).heartbeat(1, "test", root=world.roots[2].uri),
         "InconsistentClusterIdException: ",
     ),
 }
@@ -175,7 +175,7 @@ def test_ol_02_partitions_with_broken_files_are_in_error_with_published_offsets(
 
 
 def test_ol_02_the_storage_error_that_a_broker_published_is_shown(show: Run, world: World) -> None:
-    BrokerTable.open(world.cluster.root, 2).update(1, "test", storage_error="disk full")
+    BrokerTable.open(world.cluster.root, 2).heartbeat(1, "test", storage_error="disk full")
     status, out, _ = show("-o", "json")
     assert status == 1
     assert [(row["broker"], row["error"], row["partition"]) for row in json.loads(out)] == [

@@ -269,7 +269,7 @@ def test_sizes_are_those_of_the_leaders_logs(world: World) -> None:
 
 
 def test_li_01_the_root_of_another_broker_gives_no_sizes(world: World) -> None:
-    BrokerTable.open(world.cluster.root, 2).update(1, "test", root=world.roots[1].uri)
+    BrokerTable.open(world.cluster.root, 2).heartbeat(1, "test", root=world.roots[1].uri)
     assert MoveInputs.read(world.cluster).unread.keys() == {2}
 
 

@@ -49,7 +49,7 @@ def world(tmp_path: Path, waits: list[float]) -> World:
     def shared(rows: list[Row]) -> list[Row]:
         return [{**rows[0], "configs": [*rows[0]["configs"], (NEW, "b")]}]
 
-    StateTable.open(world.cluster.root.child(CLUSTER.name), CLUSTER).update({"who": "test"}, shared)
+    StateTable.open_at(world.cluster.root.child(CLUSTER.name), CLUSTER).update({"who": "test"}, shared)
     return world
 
 

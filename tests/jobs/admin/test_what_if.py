@@ -32,7 +32,7 @@ def alive(world: World) -> World:
     world.cluster.lease.elect("c", None)
     for broker, rack in ((1, "eu-1"), (2, "eu-2")):
         world.put_in_rack(broker, rack)
-        BrokerTable.open(world.cluster.root, broker).update(1, "heartbeat")
+        BrokerTable.open(world.cluster.root, broker).heartbeat(1, "heartbeat")
     for root in world.cluster.root.parts:
         for table in ("controller", "brokers/1", "brokers/2"):
             written(f"{root.uri}/{table}", 1.0)
@@ -246,7 +246,7 @@ def past(world: World, tmp_path: Path) -> World:
         os.utime(path, (THEN, THEN))
     world.change(P0, isr=(1,), partition_epoch=1)
     world.say(3, P0)
-    BrokerTable.open(world.cluster.root, 1).update(1, "heartbeat")
+    BrokerTable.open(world.cluster.root, 1).heartbeat(1, "heartbeat")
     for table in (f"{world.uri}/metadata", f"{world.uri}/brokers/1", f"{world.roots[1].uri}/replicas"):
         os.utime(max(Path(table, "_delta_log").glob("*.json")), (THEN + 100, THEN + 100))
     return world

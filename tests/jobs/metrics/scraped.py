@@ -54,7 +54,7 @@ def live_world(folder: str) -> World:
 
 def beat(world: World, broker: int, **fields: object) -> None:
     """Commits a heartbeat of a broker now."""
-    BrokerTable.open(StorageRoot.of(world.uri), broker).update(1, "heartbeat", **fields)
+    BrokerTable.open(StorageRoot.of(world.uri), broker).heartbeat(1, "heartbeat", **fields)
 
 
 def fall_silent(world: World, table: str) -> None:

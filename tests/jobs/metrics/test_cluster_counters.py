@@ -70,7 +70,7 @@ def test_a_shrink_that_leaves_no_leader_counts_at_the_leader_before(world: World
 
 def _lost_its_log(world: World) -> None:
     table = BrokerTable.open(world.cluster.root, 2)
-    table.update(1, "heartbeat", log_epoch=2)
+    table.heartbeat(1, "heartbeat", log_epoch=2)
     world.change(P0, leader=2, leader_epoch=1, partition_epoch=1)
 
 

@@ -59,9 +59,9 @@ def test_a_heartbeat_goes_on_over_checkpoints(root):
     table = BrokerTable.open_or_create(StorageRoot.of(root), 1)
     table.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
     for _ in range(CHECKPOINT_COMMITS):
-        table.update(1, "heartbeat")
+        table.heartbeat(1, "heartbeat")
     table.maintain()
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     folder = StorageRoot.of(root).child("brokers", "1")
     assert len(checkpoints(folder)) == 1
     found = BrokerTable.open(StorageRoot.of(root), 1).registration
@@ -190,7 +190,7 @@ def test_na_04_a_state_table_that_has_fallen_behind_has_the_newest_rows_only(roo
     table.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
     other = BrokerTable.open(StorageRoot.of(root), 1)
     for _ in range(30):
-        table.update(1, "heartbeat")
+        table.heartbeat(1, "heartbeat")
         table.maintain()
     assert commits_of(StorageRoot.of(root).child("brokers", "1"))[0] > 2
     assert other.refresh()

@@ -74,8 +74,8 @@ class Roots:
         root = QuorumRoot.over(ClusterQuorum(members, timeout=60))
         root.create_folder()
         root.quorum.known.format()
-        StateTable.create(root.child("producers"), PRODUCERS)
-        StateTable.create(root.child("cluster"), CLUSTER)
+        StateTable.create_at(root.child("producers"), PRODUCERS)
+        StateTable.create_at(root.child("cluster"), CLUSTER)
 
     def process(self, home="a"):
         order = sorted(self.folders, key=lambda name: name != home)
@@ -83,11 +83,11 @@ class Roots:
         return QuorumRoot.over(ClusterQuorum(members, timeout=60))
 
     def table(self, home="a"):
-        return StateTable.open(self.process(home).child("producers"), PRODUCERS)
+        return StateTable.open_at(self.process(home).child("producers"), PRODUCERS)
 
     def plain(self, name):
         """The rows that any reader of Delta sees at one root."""
-        table = StateTable.open(StorageRoot.of(str(self.folders[name])).child("producers"), PRODUCERS)
+        table = StateTable.open_at(StorageRoot.of(str(self.folders[name])).child("producers"), PRODUCERS)
         return [row["name"] for row in table.rows]
 
     def remove(self, name):
@@ -128,8 +128,8 @@ def writers(root, s3_options, monkeypatch):
             cluster = quorum if buckets > 1 else roots[0]
             if not made and buckets > 1:
                 quorum.quorum.known.format()
-                StateTable.create(quorum.child("cluster"), CLUSTER)
-            make = StateTable.open if made else StateTable.create
+                StateTable.create_at(quorum.child("cluster"), CLUSTER)
+            make = StateTable.open_at if made else StateTable.create_at
             yield make(cluster.child("producers"), PRODUCERS)
             made = True
 
@@ -228,7 +228,7 @@ def test_two_processes_that_make_one_table_make_it_once(roots):
 
     def make(name):
         try:
-            made.append(StateTable.create(roots.process(name).child("brokers", "7"), PRODUCERS))
+            made.append(StateTable.create_at(roots.process(name).child("brokers", "7"), PRODUCERS))
         except InconsistentClusterIdException as error:
             errors.append(error)
 
@@ -310,7 +310,7 @@ def test_a_root_that_hangs_holds_nobody_up_and_gets_all_once_it_answers(roots, m
     slow = next(member for member in root.quorum.roots if member.root.uri == str(roots.folders["a"]))
     hanging = Hanging(slow.identity)
     monkeypatch.setattr(slow, "identity", hanging)
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     table.update({"who": "test"}, lambda rows: [*rows, row("first")], once=True)
     assert names(table) == ["first"]
     hanging.let_go()
@@ -328,7 +328,7 @@ def test_roots_that_hang_and_are_no_longer_of_the_cluster_hold_nobody_up(roots, 
     added = [QuorumMember(StorageRoot.of(f"{roots.folders['a']}.{number}")) for number in range(4)]
     members = [QuorumMember(StorageRoot.of(str(path))) for path in roots.folders.values()]
     quorum = ClusterQuorum(members, timeout=60, member_at=lambda uri: next(a for a in added if a.root.uri == uri))
-    table = StateTable.open(QuorumRoot.over(quorum).child("producers"), PRODUCERS)
+    table = StateTable.open_at(QuorumRoot.over(quorum).child("producers"), PRODUCERS)
     hanging = [Hanging(lambda: None) for _ in added]
     for root, hang in zip(added, hanging, strict=True):
         monkeypatch.setattr(root, "identity", hang)
@@ -355,7 +355,7 @@ def voting(roots, name):
 def test_a_root_that_hangs_does_not_hold_up_the_maintenance_of_a_table(roots, monkeypatch):
     monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
     root = roots.process("a")
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     for number in range(6):
         add(table, f"{number}")
     hanging = Hanging()
@@ -376,7 +376,7 @@ def test_a_root_that_hangs_does_not_hold_up_the_maintenance_of_a_table(roots, mo
 
 def test_a_file_is_listed_until_all_roots_that_vote_have_deleted_it(roots):
     folder = roots.process("a").child("producers")
-    StateTable.open(folder, PRODUCERS)
+    StateTable.open_at(folder, PRODUCERS)
     for path in roots.folders.values():
         (path / "producers" / "old.parquet").touch()
     roots.remove("c")
@@ -408,13 +408,13 @@ def test_a_process_that_searches_for_roots_waits_for_none_that_hangs(roots, hang
     roots.remove("c")
     root = roots.process("a")
     hangs(root, "b", "addresses")
-    assert ends(in_background(lambda: add(StateTable.open(root.child("producers"), PRODUCERS), "first")))
+    assert ends(in_background(lambda: add(StateTable.open_at(root.child("producers"), PRODUCERS), "first")))
     assert roots.plain("a") == ["first"]
 
 
 def test_a_process_brings_tables_without_a_root_that_hangs(roots, hangs):
     root = roots.process("a")
-    StateTable.open(root.child("producers"), PRODUCERS)
+    StateTable.open_at(root.child("producers"), PRODUCERS)
     shutil.rmtree(roots.folders["a"] / "producers")
     hangs(root, "b", "identity")
     assert ends(in_background(lambda: root.quorum.bring_newest(("producers",))))
@@ -433,7 +433,7 @@ def test_votes_are_found_although_a_root_hangs(roots, hangs):
 
 def test_a_process_without_another_thread_asks_no_root_that_hangs(roots, monkeypatch):
     root, asked = roots.process("a"), []
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     wait_for_late_requests()
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     hanging = hang_at(root, "c", roots, times=1)
@@ -453,7 +453,7 @@ def test_a_commit_without_one_root_lets_all_roots_vote_on_the_next(roots):
     add(roots.table("b"), "first")
     assert voting(roots, "b") == voting(roots, "c") == expected
     other = roots.process("b").child("brokers", "1")
-    StateTable.create(other, PRODUCERS)
+    StateTable.create_at(other, PRODUCERS)
     first = read_commit(StorageRoot.of(str(roots.folders["c"])).child("brokers", "1"), 0)
     assert first.info[ROOTS] == expected
 
@@ -539,14 +539,14 @@ def test_a_root_that_has_one_late_commit_gets_all_of_them(roots):
     spare.child("producers", "_delta_log").create_folder()
     spare.child("producers").put(late, source.child("producers").read(late))
     QuorumMember(spare).bring(("producers",), QuorumMember(source))
-    assert len(StateTable.open(spare.child("producers"), PRODUCERS).rows) == 3
+    assert len(StateTable.open_at(spare.child("producers"), PRODUCERS).rows) == 3
 
 
 def test_a_root_gets_nothing_of_another_table(roots):
     add(roots.table("b"), "first")
     names(roots.table("b"))
     other = StorageRoot.of(f"{roots.folders['a']}.other")
-    StateTable.create(other.child("producers"), PRODUCERS)
+    StateTable.create_at(other.child("producers"), PRODUCERS)
     with pytest.raises(KafkaStorageException, match="has another table"):
         QuorumMember(other).bring(("producers",), QuorumMember(StorageRoot.of(str(roots.folders["b"]))))
 
@@ -557,7 +557,7 @@ def test_a_root_that_is_back_gets_tables_to_which_nobody_commits_any_more(roots,
     if not was_there:
         roots.remove("c")
     root = roots.process("a")
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     add(table, "first")
     if was_there:
         roots.remove("c")
@@ -670,7 +670,7 @@ def test_a_process_without_another_thread_asks_one_root_after_another(roots, mon
 def test_a_root_that_gets_the_commits_of_the_cluster_from_another_one_gets_the_tables_that_they_make(roots):
     """Else a change of the roots could overlook a table: its other voters may be away by then."""
     roots.remove("c")
-    StateTable.create(roots.process("a").child("brokers", "7"), PRODUCERS)
+    StateTable.create_at(roots.process("a").child("brokers", "7"), PRODUCERS)
     roots.put_back("c")
     source, late = (QuorumMember(StorageRoot.of(str(roots.folders[name]))) for name in "ac")
     assert ("brokers", "7") not in late.tables()
@@ -719,7 +719,7 @@ def test_a_writer_leaves_a_home_that_it_can_no_longer_write(roots, cannot_write)
 
 def test_a_process_leaves_a_home_that_could_not_be_written_when_its_table_was_made(roots, cannot_write):
     cannot_write("a")
-    made = StateTable.create(roots.process("b").child("brokers", "7"), PRODUCERS)
+    made = StateTable.create_at(roots.process("b").child("brokers", "7"), PRODUCERS)
     add(made, "first")
     quorum = roots.process("a").quorum
     assert quorum.catch_up(("brokers", "7"), 0) == 1
@@ -807,7 +807,7 @@ def test_reads_go_on_where_no_root_answers_soon(roots, answer_late, knows):
     add(roots.table("b"), "first")
     answer_late("abc", knows)
     process = roots.process("a")
-    table = StateTable.open(process.child("producers"), PRODUCERS)
+    table = StateTable.open_at(process.child("producers"), PRODUCERS)
     assert names(table) == ["first"]
     add(table, "second")
     assert names(roots.table("c")) == names(table) == ["first", "second"]
@@ -905,7 +905,7 @@ def home_of(process):
 
 def test_a_home_at_which_any_read_of_the_process_has_failed_is_left(roots):
     process = roots.process("a")
-    table = StateTable.open(process.child("producers"), PRODUCERS)
+    table = StateTable.open_at(process.child("producers"), PRODUCERS)
 
     def home_after_failures(*names):
         for name in names:
@@ -929,7 +929,7 @@ def test_a_sign_of_life_is_not_read_at_a_home_where_a_read_has_failed(roots):
 
 def test_a_root_at_which_requests_hang_is_asked_last_and_is_no_nearer_home(roots, monkeypatch):
     process = roots.process("a")
-    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    assert names(StateTable.open_at(process.child("producers"), PRODUCERS)) == []
     wait_for_late_requests()
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     monkeypatch.setattr(known_roots, "_NEARER_SECONDS", 0.0)
@@ -957,7 +957,7 @@ def test_a_read_gives_up_where_the_home_moves_all_the_time(roots, monkeypatch):
 
 def test_a_root_that_was_emptied_is_no_home_where_reads_have_failed(roots):
     process = roots.process("a")
-    table = StateTable.open(process.child("producers"), PRODUCERS)
+    table = StateTable.open_at(process.child("producers"), PRODUCERS)
     add(table, "first")
     shutil.rmtree(roots.folders["b"])
     roots.folders["b"].mkdir()
@@ -983,7 +983,7 @@ def test_a_process_goes_back_to_a_nearer_root_that_answers_again(roots, monkeypa
     """Once it has what the process has read."""
     monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     process = roots.process("a")
-    table = StateTable.open(process.child("producers"), PRODUCERS)
+    table = StateTable.open_at(process.child("producers"), PRODUCERS)
     roots.remove("a")
     add(table, "first")
     assert home_of(process) != "a"
@@ -1000,7 +1000,7 @@ def test_a_process_goes_back_to_a_nearer_root_that_answers_again(roots, monkeypa
 def test_a_process_does_not_go_back_in_the_minute_after_it_has_left(roots, monkeypatch):
     monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     process = roots.process("a")
-    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    assert names(StateTable.open_at(process.child("producers"), PRODUCERS)) == []
     fail_at(process, "a", roots)
     for _ in range(2):
         process.child("producers").list()
@@ -1011,7 +1011,7 @@ def test_a_process_does_not_go_back_in_the_minute_after_it_has_left(roots, monke
 def test_a_process_does_not_go_back_to_a_root_that_votes_no_more(roots, monkeypatch):
     monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     process = roots.process("a")
-    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    assert names(StateTable.open_at(process.child("producers"), PRODUCERS)) == []
     fail_at(process, "a", roots)
     process.child("producers").list()
     home, voters = home_of(process), process.quorum.voters()
@@ -1024,7 +1024,7 @@ def test_a_process_does_not_go_back_to_a_root_that_votes_no_more(roots, monkeypa
 @pytest.mark.parametrize("is_emptied", [True, False])
 def test_a_lost_root_gets_nothing_although_reads_have_failed_at_the_others(roots, is_emptied):
     process = roots.process("a")
-    add(StateTable.open(process.child("producers"), PRODUCERS), "first")
+    add(StateTable.open_at(process.child("producers"), PRODUCERS), "first")
     shutil.rmtree(roots.folders["a"] / "producers")
     if is_emptied:
         shutil.rmtree(roots.folders["a"])
@@ -1057,9 +1057,9 @@ def test_a_table_is_opened_as_new_as_a_majority_has_said_although_the_home_moves
 
     monkeypatch.setattr(ClusterQuorum, "bring_newest", bring_and_move)
     with pytest.raises(KafkaStorageException, match="version 2 cannot be read here"):
-        StateTable.open(process.child("producers"), PRODUCERS)
+        StateTable.open_at(process.child("producers"), PRODUCERS)
     monkeypatch.undo()
-    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == ["first", "second"]
+    assert names(StateTable.open_at(process.child("producers"), PRODUCERS)) == ["first", "second"]
 
 
 @pytest.mark.parametrize("is_elsewhere", [True, False])
@@ -1094,7 +1094,7 @@ def test_an_update_that_has_landed_is_not_repeated_where_it_is_not_yet_published
 def test_a_home_that_gets_a_commit_and_does_not_answer_is_left(roots, monkeypatch):
     monkeypatch.setattr(LocalRoot, "is_local", False)
     process = roots.process("a")
-    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == []
+    assert names(StateTable.open_at(process.child("producers"), PRODUCERS)) == []
     process.quorum.home.begin_publishing(("producers",), 1)
     monkeypatch.setattr(process.quorum.home, "_identity", never_answers)
     assert process.quorum.settled_home(("producers",)).root.uri != str(roots.folders["a"])
@@ -1181,7 +1181,7 @@ def test_a_writer_that_loses_to_another_one_waits_for_no_root_that_hangs(roots, 
 def test_many_requests_of_a_process_that_do_not_hang_leave_it_all_roots(roots, monkeypatch):
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 60.0)
     root = roots.process("a")
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     slow = [hang_at(root, name, roots) for name in "bc"]
     add(table, "first")
     for each in slow:
@@ -1194,7 +1194,7 @@ def test_a_commit_that_is_not_sent_to_a_root_that_hangs_is_brought_there_later(r
     look_always(monkeypatch)
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     root = roots.process("a")
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     hanging = hang_at(root, "c", roots)
     add(table, "first")
     assert roots.plain("c") == []
@@ -1205,7 +1205,7 @@ def test_a_commit_that_is_not_sent_to_a_root_that_hangs_is_brought_there_later(r
 def test_a_commit_that_a_root_does_not_take_is_brought_there_later(roots, monkeypatch):
     look_always(monkeypatch)
     root = roots.process("a")
-    table = StateTable.open(root.child("producers"), PRODUCERS)
+    table = StateTable.open_at(root.child("producers"), PRODUCERS)
     late = next(member for member in root.quorum.roots if member.root.uri == str(roots.folders["c"]))
     with monkeypatch.context() as away:
         away.setattr(late, "publish", lambda *_: False)
@@ -1218,13 +1218,13 @@ def test_a_commit_that_a_root_does_not_take_is_brought_there_later(roots, monkey
 @pytest.mark.parametrize("has_identity", [True, False])
 def test_a_table_is_made_by_a_decision_though_the_home_is_bare(roots, has_identity):
     root = roots.process("a")
-    names(StateTable.open(root.child("producers"), PRODUCERS))
+    names(StateTable.open_at(root.child("producers"), PRODUCERS))
     shutil.rmtree(roots.folders["a"])
     roots.folders["a"].mkdir()
     if has_identity:
         QuorumMember(StorageRoot.of(str(roots.folders["a"]))).format()
         root = roots.process("a")
-    StateTable.create(root.child("brokers", "7"), PRODUCERS)
+    StateTable.create_at(root.child("brokers", "7"), PRODUCERS)
     root.quorum.flush()
     assert len(first_commits(roots, "bc")) == 1
     made = QuorumMember(StorageRoot.of(str(roots.folders["b"])))
@@ -1234,13 +1234,13 @@ def test_a_table_is_made_by_a_decision_though_the_home_is_bare(roots, has_identi
 
 def test_a_table_is_made_by_a_decision_though_the_oldest_commits_of_the_cluster_are_cleaned_up(roots):
     process = roots.process("a")
-    table = StateTable.open(process.child("cluster"), CLUSTER)
+    table = StateTable.open_at(process.child("cluster"), CLUSTER)
     table.update({"who": "test"}, lambda rows: rows, once=True)
     process.quorum.flush()
     table._log.root.checkpoint_table(1)
     for folder in roots.folders.values():
         drop_commits_before(StorageRoot.of(str(folder / "cluster")), 1)
-    StateTable.create(process.child("brokers", "7"), PRODUCERS)
+    StateTable.create_at(process.child("brokers", "7"), PRODUCERS)
     assert last_version(StorageRoot.of(str(roots.folders["a"] / "cluster"))) == 2
 
 
@@ -1254,7 +1254,7 @@ def test_no_table_is_made_at_once_while_a_root_that_may_have_the_cluster_does_no
 
     monkeypatch.setattr(QuorumMember, "newest", newest)
     with pytest.raises(KafkaStorageException, match="does not answer"):
-        StateTable.create(QuorumRoot.over(quorum).child("brokers", "7"), PRODUCERS)
+        StateTable.create_at(QuorumRoot.over(quorum).child("brokers", "7"), PRODUCERS)
     assert not any((folder / "brokers").exists() for folder in roots.folders.values())
 
 
@@ -1264,7 +1264,7 @@ def test_a_home_that_has_just_answered_and_fails_or_is_emptied_is_left(roots, mo
     """In an object store a process relies on its identity for 10 s."""
     monkeypatch.setattr(LocalRoot, "is_local", False)
     process = roots.process("a")
-    reader = StateTable.open(process.child("producers"), PRODUCERS)
+    reader = StateTable.open_at(process.child("producers"), PRODUCERS)
     add(roots.table("b"), "p")
     roots.remove("a")
     if is_emptied:
@@ -1272,7 +1272,7 @@ def test_a_home_that_has_just_answered_and_fails_or_is_emptied_is_left(roots, mo
     else:
         roots.folders["a"].symlink_to(roots.folders["a"])  # each access fails
     if opens:
-        reader = StateTable.open(process.child("producers"), PRODUCERS)
+        reader = StateTable.open_at(process.child("producers"), PRODUCERS)
     assert names(reader) == ["p"]
     assert process.quorum.home.root.uri == str(roots.folders["b"])
 
@@ -1287,10 +1287,10 @@ def test_a_home_that_is_emptied_while_a_table_is_opened_there_is_left(roots, mon
         return open_table(root, version)
 
     process = roots.process("a")
-    add(StateTable.open(process.child("producers"), PRODUCERS), "p")
+    add(StateTable.open_at(process.child("producers"), PRODUCERS), "p")
     monkeypatch.setattr(LocalRoot, "is_local", False)  # else its commits say enough
     monkeypatch.setattr(LocalRoot, "open_table", open_emptied)
-    assert names(StateTable.open(process.child("producers"), PRODUCERS)) == ["p"]
+    assert names(StateTable.open_at(process.child("producers"), PRODUCERS)) == ["p"]
     assert process.quorum.home.root.uri == str(roots.folders["b"])
 
 
@@ -1301,7 +1301,7 @@ def test_a_home_that_hangs_while_a_commit_is_published_there_is_left(roots, monk
     monkeypatch.setattr(cluster_quorum, "SOON_SECONDS", 0.05)
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     process = roots.process("a")
-    table, home = StateTable.open(process.child("producers"), PRODUCERS), process.quorum.home
+    table, home = StateTable.open_at(process.child("producers"), PRODUCERS), process.quorum.home
     hanging = Hanging()
     monkeypatch.setattr(home, "publish", hanging)
     table.update({"who": "test"}, lambda rows: [*rows, row("p")], once=True)
@@ -1315,7 +1315,7 @@ def test_a_home_that_hangs_while_a_commit_is_published_there_is_left(roots, monk
 
 def test_a_home_at_which_a_request_hangs_is_left(roots, monkeypatch):
     process = roots.process("a")
-    table = StateTable.open(process.child("producers"), PRODUCERS)
+    table = StateTable.open_at(process.child("producers"), PRODUCERS)
     wait_for_late_requests()
     monkeypatch.setattr(root_requests, "_HANGS_SECONDS", 0.0)
     hanging = hang_at(process, "a", roots, times=1)
@@ -1366,21 +1366,21 @@ def first_commits(roots, among=NAMES):
 def test_a_table_that_was_made_while_the_home_could_not_be_written_is_not_made_again(roots, cannot_write):
     root = roots.process("a")
     cannot_write("a")
-    StateTable.create(root.child("brokers", "7"), PRODUCERS)
+    StateTable.create_at(root.child("brokers", "7"), PRODUCERS)
     for name in NAMES:
         with pytest.raises(InconsistentClusterIdException):
-            StateTable.create(roots.process(name).child("brokers", "7"), PRODUCERS)
+            StateTable.create_at(roots.process(name).child("brokers", "7"), PRODUCERS)
     assert len(first_commits(roots, "bc")) == 1
-    StateTable.create(roots.process("b").child("brokers", "8"), PRODUCERS)
+    StateTable.create_at(roots.process("b").child("brokers", "8"), PRODUCERS)
 
 
 def test_a_home_without_the_newest_commit_of_the_cluster_does_not_say_which_tables_there_are(
     roots, cannot_write, monkeypatch
 ):
     """Its process has just moved there."""
-    StateTable.create(roots.process("b").child("brokers", "6"), PRODUCERS)
+    StateTable.create_at(roots.process("b").child("brokers", "6"), PRODUCERS)
     cannot_write("a")
-    StateTable.create(roots.process("b").child("brokers", "7"), PRODUCERS)
+    StateTable.create_at(roots.process("b").child("brokers", "7"), PRODUCERS)
     root = roots.process("a")
     monkeypatch.setattr(root.quorum, "catch_up", lambda *_: 2)
     made = b"".join(first_commits(roots, "b"))
@@ -1391,7 +1391,7 @@ def test_a_home_without_the_newest_commit_of_the_cluster_does_not_say_which_tabl
 
 def test_of_two_commits_that_make_one_table_the_first_wins_at_all_roots(roots):
     quorum, maker = roots.process("a").quorum, roots.process("b")
-    StateTable.create(maker.child("brokers", "7"), PRODUCERS)
+    StateTable.create_at(maker.child("brokers", "7"), PRODUCERS)
     maker.quorum.flush()
     (first,) = first_commits(roots)
     roots.remove("c")
@@ -1401,7 +1401,7 @@ def test_of_two_commits_that_make_one_table_the_first_wins_at_all_roots(roots):
     again = commit_content({CREATES: ["brokers/7", other.decode()]}, "again", (), (), {}, follows=follows)
     assert quorum.commit(("cluster",), before + 1, "again", again, {})
     roots.put_back("c")
-    StateTable.create(roots.process("c").child("brokers", "8"), PRODUCERS)
+    StateTable.create_at(roots.process("c").child("brokers", "8"), PRODUCERS)
     members = [QuorumMember(StorageRoot.of(str(roots.folders[name]))) for name in NAMES]
     wait_until(lambda: [member.newest(("cluster",)) for member in members] == [before + 2] * 3, "all are published")
     assert first_commits(roots) == {first}
@@ -1411,8 +1411,8 @@ def test_a_root_that_gets_a_checkpoint_of_the_cluster_gets_the_tables_that_older
     monkeypatch.setattr(delta_log, "CHECKPOINT_COMMITS", 5)
     roots.remove("c")
     process = roots.process("a")
-    StateTable.create(process.child("brokers", "7"), PRODUCERS)
-    table = StateTable.open(process.child("cluster"), CLUSTER)
+    StateTable.create_at(process.child("brokers", "7"), PRODUCERS)
+    table = StateTable.open_at(process.child("cluster"), CLUSTER)
     for _ in range(12):
         table.update({"who": "test"}, lambda rows: rows, once=True)
         process.quorum.flush()

@@ -164,14 +164,14 @@ def test_na_04_a_file_is_deleted_only_if_its_name_is_that_of_a_data_file(world, 
 def test_na_04_who_cleans_a_table_that_others_write_looks_at_it_first(root):
     """Its own state may be a day old, and would not have the newest version's files."""
     storage = StorageRoot.of(root).child("producers")
-    owner = StateTable.create(storage, PRODUCERS)
+    owner = StateTable.create_at(storage, PRODUCERS)
     owner.maintain()
     owner._cleaner._clock = clock = Clock()
     clock.now += owner._cleaner._swept_at
-    StateTable.open(storage, PRODUCERS).update({"who": "a client"}, lambda _: [row("p")])
+    StateTable.open_at(storage, PRODUCERS).update({"who": "a client"}, lambda _: [row("p")])
     for name in storage.modified():
         os.utime(storage.path(name), (0, 0))
     for _ in range(3):
         clock.now += 2 * HOUR
         owner.maintain()
-    assert StateTable.open(storage, PRODUCERS).rows == [row("p")]
+    assert StateTable.open_at(storage, PRODUCERS).rows == [row("p")]

@@ -395,7 +395,7 @@ def test_a_state_table_with_a_hole_is_read_below_it_and_goes_on(root):
     table = BrokerTable.open_or_create(storage, 1)
     table.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
     for _ in range(6):
-        table.update(1, "heartbeat")
+        table.heartbeat(1, "heartbeat")
     folder = storage.child("brokers", "1")
     folder.delete(commit_name(5))
     reader = BrokerTable.open(storage, 1)
@@ -404,7 +404,7 @@ def test_a_state_table_with_a_hole_is_read_below_it_and_goes_on(root):
     owner.register(lambda found: dataclasses.replace(found, broker_epoch=2))
     assert aside(folder) == [6, 7]
     for _ in range(5):
-        table.update(2, "heartbeat")
+        table.heartbeat(2, "heartbeat")
     for other in (reader, owner):
         other.refresh()
         assert other.registration == table.registration
@@ -430,8 +430,8 @@ def test_li_04_after_a_crash_a_state_table_goes_back_to_rows_that_are_whole(root
     table = BrokerTable.open_or_create(storage, 1)
     table.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
     folder, whole = storage.child("brokers", "1"), table.registration
-    table.update(1, "fenced", shutting_down=True)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "fenced", shutting_down=True)
+    table.heartbeat(1, "heartbeat")
     (torn,) = read_commit(folder, 2).adds
     folder.write(torn.name, b"")
     log_recovery.recover_log(folder, is_after_crash=True, has_rows=True)

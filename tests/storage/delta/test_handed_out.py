@@ -61,13 +61,13 @@ def test_a_segment_that_is_handed_out_and_makes_no_sense_is_broken(store):
 
 def test_a_state_table_that_is_not_handed_out_is_not_broken(store):
     root = StorageRoot.of(f"{store.uri}/cluster")
-    StateTable.create(root, CLUSTER, [ROW])
+    StateTable.create_at(root, CLUSTER, [ROW])
     store.faults = Busy()
     with pytest.raises(KafkaStorageException, match="503"):
-        StateTable.open(root, CLUSTER)
+        StateTable.open_at(root, CLUSTER)
     store.faults = NoFaults()
-    assert StateTable.open(root, CLUSTER).rows[0]["cluster_id"] == "c"
+    assert StateTable.open_at(root, CLUSTER).rows[0]["cluster_id"] == "c"
     (name,) = [name for name in root.list() if name.endswith(".parquet")]
     root.put(name, b"x")
     with pytest.raises(CorruptRecordException, match=name):
-        StateTable.open(root, CLUSTER)
+        StateTable.open_at(root, CLUSTER)

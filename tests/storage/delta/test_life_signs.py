@@ -79,7 +79,7 @@ def test_a_heartbeat_without_changes_is_seen_everywhere_and_is_no_commit(cluster
     table, directory = registered(cluster), BrokerDirectory(root_at(folders, "c"))
     version, seen = table.version, [beat_of(directory)]
     for _ in range(3):
-        found = table.update(1, "heartbeat", storage_error=None)
+        found = table.heartbeat(1, "heartbeat", storage_error=None)
         seen.append(beat_of(directory, None))
         assert found.heartbeat == seen[-1]
     wait_for_late_requests()
@@ -92,7 +92,7 @@ def test_a_heartbeat_without_changes_is_seen_everywhere_and_is_no_commit(cluster
 def test_a_heartbeat_with_changes_is_a_commit(cluster, folders):
     table = registered(cluster)
     version = table.version
-    table.update(1, "heartbeat", storage_error="broken")
+    table.heartbeat(1, "heartbeat", storage_error="broken")
     assert table.version == version + 1
     directory = BrokerDirectory(root_at(folders, "b"))
     directory.refresh()
@@ -124,16 +124,16 @@ def test_signs_are_read_elsewhere_for_a_while_after_a_read_has_failed(cluster, f
 
 def test_a_sign_that_a_root_refuses_goes_to_the_others(cluster, folders):
     table = registered(cluster)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     first, second, third = voters(cluster, folders)
     shutil.rmtree(folders[first] / FOLDER / "signs")
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert signed(cluster, folders) == {second: 2, third: 2}
 
 
 def test_a_sign_waits_once_for_a_root_that_hangs(cluster, folders, monkeypatch):
     table = registered(cluster)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     first, second, third = voters(cluster, folders)
     hanging, plain, asked = Hanging(), LocalRoot.put, []
 
@@ -142,9 +142,9 @@ def test_a_sign_waits_once_for_a_root_that_hangs(cluster, folders, monkeypatch):
         return hanging() if root.uri.startswith(str(folders[first])) else plain(root, name, content)
 
     monkeypatch.setattr(LocalRoot, "put", put)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     asked.clear()
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     hanging.let_go()
     assert {uri.split("/")[-3] for uri in asked} == {second, third}
     assert signed(cluster, folders) == {first: 1, second: 3, third: 3}
@@ -155,7 +155,7 @@ def test_a_reader_whose_home_the_broker_cannot_reach_asks_the_others(cluster, fo
     table = registered(cluster)
     first = beat_of(directory, None)
     shutil.rmtree(folders["a"] / FOLDER / "signs")  # its writes fail there
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert beat_of(directory, None) > first
 
 
@@ -163,10 +163,10 @@ def test_a_reader_that_no_majority_has_answered_asks_again_soon(cluster, folders
     """Else it takes the broker for dead, if it is the second question within the session time-out."""
     clock, table, names = monotonic_clock(monkeypatch), registered(cluster), ("brokers", "1")
     reader = root_at(folders, voters(cluster, folders)[0]).quorum
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert reader.signs.number(names, 1, 1.5) == 1
     shutil.rmtree(folders[voters(cluster, folders)[0]] / FOLDER / "signs")
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
 
     def no_majority(*_):
         raise KafkaStorageException("no majority")
@@ -180,7 +180,7 @@ def test_a_reader_that_no_majority_has_answered_asks_again_soon(cluster, folders
 
 def test_without_a_majority_no_sign_moves_on(cluster, folders):
     table = registered(cluster)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     wait_for_late_requests()
     for name in "bc":
         shutil.rmtree(folders[name] / FOLDER)
@@ -195,7 +195,7 @@ def test_a_late_sign_shows_no_life(cluster, folders, late):
     """Of an earlier process that was frozen, or of a request that was slow."""
     table = registered(cluster, 2)
     for _ in range(3):
-        table.update(2, "heartbeat")
+        table.heartbeat(2, "heartbeat")
     wait_for_late_requests()
     directory = BrokerDirectory(root_at(folders, "b"))
     seen = beat_of(directory)
@@ -210,7 +210,7 @@ def test_an_emptied_root_gets_no_sign(cluster, folders):
     first, *others = voters(cluster, folders)
     shutil.rmtree(folders[first])
     folders[first].mkdir()
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert not list(folders[first].iterdir())
     assert signed(cluster, folders) == dict.fromkeys(others, 1)
 
@@ -232,7 +232,7 @@ def test_a_renewal_moves_the_lease_without_a_commit_and_an_election_ends_it(clus
 def test_the_age_of_a_heartbeat_is_that_of_its_newest_sign(cluster):
     table = registered(cluster)
     commit = newest_commit(table.root)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert newest_commit(table.root) != commit
     assert newest_commit(table.root)[1] >= commit[1]
 
@@ -242,7 +242,7 @@ def test_a_poll_finds_in_time_what_was_decided_and_published_nowhere(cluster, fo
     reader = Cluster.open(uris(folders, "c")).lease
     lease = ControllerLease.open(cluster)
     monkeypatch.setattr(cluster.quorum, "_settle", lambda *_, **__: None)
-    lease._table.update({"who": "test", "why": "elected"}, lambda _: [{"controller_id": "one", "controller_epoch": 1,
+    lease.update({"who": "test", "why": "elected"}, lambda _: [{"controller_id": "one", "controller_epoch": 1,
                                                                        "resigned": False}])  # fmt: skip
     monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     assert reader.watched(0.0).controller_id == "one"
@@ -258,17 +258,17 @@ def replace_all(folders):
 @pytest.mark.parametrize("learns", ["in time", "by a commit", "by a read", "by a poll"])
 def test_signs_go_to_the_roots_that_vote_although_those_that_did_are_on(cluster, folders, monkeypatch, learns):
     table = registered(cluster)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     replace_all(folders)
     if learns == "in time":
         monkeypatch.setattr(cluster_quorum, "_SIGNS_VOTERS_SECONDS", 0.0)
     elif learns == "by a commit":
-        table.update(1, "heartbeat", storage_error="broken")
+        table.heartbeat(1, "heartbeat", storage_error="broken")
     elif learns == "by a poll":  # at its home, which votes no more
         table.refresh(0.0)
     else:
         table.refresh()
-    number = table.update(1, "heartbeat").heartbeat - table.version
+    number = table.heartbeat(1, "heartbeat").heartbeat - table.version
     there = [path for path in (sign(folders, name) for name in "def") if path.exists()]  # the last one may be late
     assert sum(json.loads(path.read_bytes())["number"] == number for path in there) >= 2
 
@@ -280,10 +280,10 @@ def test_who_votes_is_asked_once_in_a_while(cluster, monkeypatch):
         asked.append(words)
         return plain(quorum, *words)
 
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     monkeypatch.setattr(ClusterQuorum, "catch_up", catch_up)
     for _ in range(5):
-        table.update(1, "heartbeat")
+        table.heartbeat(1, "heartbeat")
     assert not asked
 
 
@@ -332,7 +332,7 @@ def test_a_sign_of_a_later_epoch_lets_its_reader_catch_up(cluster, folders, monk
     monkeypatch.setattr(CommitPublisher, "bring_missing", lambda _: None)
     monkeypatch.setattr(root_requests, "start_thread", lambda run, _: run())
     monkeypatch.setattr(ClusterQuorum, "catch_up_now_and_then", lambda *_: None)
-    table.update(2, "heartbeat")
+    table.heartbeat(2, "heartbeat")
     for _ in range(2):
         directory.refresh(0.0)
     assert directory.registrations[1].broker_epoch == 2

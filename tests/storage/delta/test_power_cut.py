@@ -62,7 +62,7 @@ def test_li_04_with_fsync_a_power_cut_takes_nothing_that_was_committed(tmp_path,
     registered.register(lambda _: BrokerRegistration(1, "/1", None, 1, -1, False, None, "log", 0))
     for count in range(1, 18):
         fill(log, P0, 1)
-        registered.update(1, "heartbeat", log_version=count)
+        registered.heartbeat(1, "heartbeat", log_version=count)
         for table in (log, registered):
             table.maintain()
         after = StorageRoot.of(str(disk.after_power_cut(tmp_path / "after") / "broker-1"))
@@ -117,7 +117,7 @@ def test_li_04_without_fsync_a_power_cut_takes_no_commit_of_the_cluster_root(tmp
         after = disk.after_power_cut(tmp_path / "after") / "cluster"
         assert_is_kept(after, cluster.seen_by(noted))
         for table in written:
-            name = table._table.uri.removeprefix(f"{root.uri}/")
+            name = table.uri.removeprefix(f"{root.uri}/")
             assert DeltaLog.open(StorageRoot.of(str(after / name))).version == table.version
     assert lease is not None
     assert all(checkpoints(root.child(name)) for name in ("metadata", "topics", "admin", "groups"))
@@ -482,7 +482,7 @@ def ends_before(root, step):
 def test_li_04_a_state_table_goes_back_below_a_checkpoint_only_if_its_rows_are_torn(tmp_path, commits, rows, last):
     """Of 6 versions the fifth has a checkpoint. Empty are these commits, and the files with the rows of these."""
     root = StorageRoot.of(str(tmp_path))
-    table, files = StateTable.create(root, PRODUCERS), {}
+    table, files = StateTable.create_at(root, PRODUCERS), {}
     for version in range(1, 7):
         table.update({"who": "test"}, lambda _, number=version: [producer_row(number)])
         files[version] = read_commit(root, version).adds[0].name
@@ -491,11 +491,11 @@ def test_li_04_a_state_table_goes_back_below_a_checkpoint_only_if_its_rows_are_t
     for name in [*(commit_name(version) for version in commits), *(files[version] for version in rows)]:
         Path(root.path(name)).write_bytes(b"")
     recover_log(root, is_after_crash=True, has_rows=True)
-    found = StateTable.open(root, PRODUCERS)
+    found = StateTable.open_at(root, PRODUCERS)
     assert (found.version, found.rows) == (last, [producer_row(last)])
     found.recover()
     found.update({"who": "test"}, lambda _: [producer_row(9)])
-    assert StateTable.open(root, PRODUCERS).rows == [producer_row(9)]
+    assert StateTable.open_at(root, PRODUCERS).rows == [producer_row(9)]
 
 
 def producer_row(number):

@@ -272,8 +272,8 @@ def test_a_log_lives_in_a_bucket(s3_options):
 
 def test_a_state_table_lives_in_a_bucket(s3_options):
     root = StorageRoot.of("s3://bucket/producers", s3_options)
-    first = StateTable.create(root, PRODUCERS)
-    second = StateTable.open(root, PRODUCERS)
+    first = StateTable.create_at(root, PRODUCERS)
+    second = StateTable.open_at(root, PRODUCERS)
     for number, table in enumerate((first, second, first)):
         row = {"name": str(number), "producer_id": number, "producer_epoch": 0, "owner": "me", "idle_ms": 0}
         table.update({"why": "test"}, lambda rows, row=row: [*rows, row])

@@ -16,7 +16,7 @@ WRITTEN = {0: 100, 1: 110, 2: 120, 3: 120, 4: 90}  # the clock of version 4's wr
 
 @pytest.fixture
 def table(root):
-    made = StateTable.create(StorageRoot.of(f"{root}/controller"), CONTROLLER)
+    made = StateTable.create_at(StorageRoot.of(f"{root}/controller"), CONTROLLER)
     for epoch in range(1, 5):
         row = {"controller_id": "c", "controller_epoch": epoch, "resigned": False}
         made.update({"who": "test"}, lambda _, row=row: [row])

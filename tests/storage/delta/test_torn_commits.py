@@ -126,8 +126,8 @@ def test_ol_02_a_root_whose_log_ends_with_a_torn_commit_does_not_work(root, harm
 
 def test_a_state_table_is_not_written_over_an_empty_commit(root):
     """It would have the rows of the version before, and so would the next one."""
-    table = StateTable.create(StorageRoot.of(root), PRODUCERS)
-    other = StateTable.open(StorageRoot.of(root), PRODUCERS)
+    table = StateTable.create_at(StorageRoot.of(root), PRODUCERS)
+    other = StateTable.open_at(StorageRoot.of(root), PRODUCERS)
     rows = [{"name": "a", "producer_id": 1, "producer_epoch": 0, "owner": "me", "idle_ms": 0}]
     table.update({"why": "test"}, lambda _: rows)
     path, content = harmed(StorageRoot.of(root), 1, emptied)
@@ -135,7 +135,7 @@ def test_a_state_table_is_not_written_over_an_empty_commit(root):
         with pytest.raises(KafkaStorageException, match="empty or torn"):
             other.update({"why": "test"}, lambda found: found)
     with pytest.raises(KafkaStorageException, match="empty or torn"):
-        StateTable.open(StorageRoot.of(root), PRODUCERS)
+        StateTable.open_at(StorageRoot.of(root), PRODUCERS)
     path.write_bytes(content)
     assert other.refresh()
     assert other.rows == rows

@@ -38,7 +38,7 @@ def lose_files(home, broker):
 
 
 def beat(home, broker):
-    BrokerTable.open(home, broker).update(1, "heartbeat")
+    BrokerTable.open(home, broker).heartbeat(1, "heartbeat")
 
 
 def poll(directory, max_staleness=None):
@@ -103,7 +103,7 @@ def test_bc_01_a_heartbeat_that_changes_nothing_needs_no_file(cluster):
     directory, table = BrokerDirectory(cluster), BrokerTable.open(cluster, 2)
     assert poll(directory) == {1: 1, 2: 1}
     lose_files(cluster, 2)
-    table.update(1, "heartbeat")
+    table.heartbeat(1, "heartbeat")
     assert poll(directory) == {1: 1, 2: 2}
 
 
@@ -136,7 +136,7 @@ def test_li_01_a_store_that_cannot_be_read_at_all_is_an_error(cluster, monkeypat
 )
 def test_ol_01_a_row_that_makes_no_sense_is_named_and_its_broker_may_replace_it(cluster, caplog, fields, words):
     directory = BrokerDirectory(cluster)
-    table = StateTable.open(cluster.child("brokers", "1"), BROKERS)
+    table = StateTable.open_at(cluster.child("brokers", "1"), BROKERS)
     table.update({"who": "test"}, lambda rows: [{**rows[0], **fields}])
     assert poll(directory) == {2: 1}
     assert f"the row of broker 1 makes no sense: {words}" in caplog.text
@@ -161,7 +161,7 @@ def test_bc_01_a_registration_is_removed_only_as_it_was_read(tmp_path, cluster_r
     broker = BrokerTable.open(home, 4)
     directory = BrokerDirectory(home)
     directory.refresh()
-    broker.update(7, "heartbeat")
+    broker.heartbeat(7, "heartbeat")
     assert (directory.unregister(4, {"who": "test"}), directory.unregistered) == (False, frozenset())
     directory.refresh()
     assert directory.unregister(4, {"who": "test"})
@@ -170,6 +170,6 @@ def test_bc_01_a_registration_is_removed_only_as_it_was_read(tmp_path, cluster_r
     assert (poll(BrokerDirectory(home)), BrokerTable.open(home, 4).registration) == ({}, None)
     broker.refresh()
     with pytest.raises(StaleBrokerEpochException, match="epoch 7 is fenced"):
-        broker.update(7, "heartbeat")
+        broker.heartbeat(7, "heartbeat")
     register(home, 4, broker_epoch=9)
     assert (list(poll(directory)), directory.unregistered) == ([4], frozenset())

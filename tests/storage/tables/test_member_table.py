@@ -51,7 +51,7 @@ def test_ap_04_members_come_back(storage, table):
     written = table.change("g", "join", joins("b"))
     assert other(storage).group == table.read() == written
     assert (written.generation, shown(written)["a"]) == (2, ("t0 t1", "t0 t1 t2 t3"))
-    row = table._table.rows[0]
+    row = table.rows[0]
     assert (row["group_id"], row["member_id"], row["topics"]) == ("g", "a", ["t"])
 
 

@@ -30,8 +30,8 @@ def looks(table, *hours, seen=None):
 
 
 def idle(table):
-    table._table.refresh()
-    return {row["name"]: row["idle_ms"] for row in table._table.rows}
+    table.refresh()
+    return {row["name"]: row["idle_ms"] for row in table.rows}
 
 
 def test_kip_98_epochs_of_a_producer_rise(storage, table):
@@ -84,7 +84,7 @@ def test_ap_06_a_name_that_is_used_does_not_expire(table):
 def test_ap_06_a_name_that_is_used_while_it_expires_stays(storage, table, monkeypatch):
     """The controller's commit loses, and is decided again."""
     table.init_producer("a", "one")
-    seen, producer, update, renewed = looks(table, 0), ProducerTable.open(storage), table._table.update, []
+    seen, producer, update, renewed = looks(table, 0), ProducerTable.open(storage), table.update, []
 
     def overtaken(cause, change):
         def decided_late(rows):
@@ -94,7 +94,7 @@ def test_ap_06_a_name_that_is_used_while_it_expires_stays(storage, table, monkey
 
         return update(cause, decided_late)
 
-    monkeypatch.setattr(table._table, "update", overtaken)
+    monkeypatch.setattr(table, "update", overtaken)
     looks(table, 9, seen=seen)
     assert renewed
     assert idle(table) == {"a": 0}

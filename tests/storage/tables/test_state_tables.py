@@ -49,7 +49,7 @@ def storage(root):
 
 @pytest.fixture
 def producers(storage):
-    return StateTable.create(storage, PRODUCERS, [row("first")])
+    return StateTable.create_at(storage, PRODUCERS, [row("first")])
 
 
 def row(name):
@@ -65,7 +65,7 @@ def names(table):
 
 
 def test_a_table_has_its_first_rows_and_their_cause(storage, producers):
-    assert names(StateTable.open(storage, PRODUCERS)) == ["first"]
+    assert names(StateTable.open_at(storage, PRODUCERS)) == ["first"]
     producers.update({"who": "me", "why": "because"}, add("second"))
     info = read_commit(storage, producers.version).info
     assert (info["who"], info["why"]) == ("me", "because")
@@ -78,14 +78,14 @@ def test_nothing_to_do_commits_nothing(storage, producers):
 
 def test_a_commit_that_changes_no_row_has_no_file_and_readers_read_none(storage, producers, monkeypatch):
     """So a heartbeat, a claim and a renewal of the lease are one small object each."""
-    other = StateTable.open(storage, PRODUCERS)
+    other = StateTable.open_at(storage, PRODUCERS)
     version = producers.update({"why": "claim"}, lambda rows: rows, {"epoch": 7})
     commit = read_commit(storage, version)
     assert (commit.adds, commit.removes, commit.txns) == ((), (), {"epoch": 7})
     with monkeypatch.context() as patched:
         patched.setattr(LocalRoot, "read_buffer", lambda *_: pytest.fail("a file was read"))
         assert other.refresh()
-    for table in (producers, other, StateTable.open(storage, PRODUCERS)):
+    for table in (producers, other, StateTable.open_at(storage, PRODUCERS)):
         assert (table.version, names(table), table.transaction_version("epoch")) == (version, ["first"], 7)
 
 
@@ -97,7 +97,7 @@ def test_spark_reads_rows_and_history_of_commits_without_a_file(spark, storage, 
 
 
 def test_the_rows_of_a_commit_without_a_file_are_not_older_than_what_was_written_before_it(storage, producers):
-    other = StateTable.open(storage, PRODUCERS)
+    other = StateTable.open_at(storage, PRODUCERS)
     producers.update({}, add("second"))
     producers.update({}, lambda rows: rows)
     assert other.refresh()
@@ -109,21 +109,21 @@ def test_after_many_commits_without_a_file_the_rows_are_written_again_in_case_it
     for name in first:
         storage.delete(name)
     with pytest.raises(CorruptRecordException):
-        StateTable.open(storage, PRODUCERS)
+        StateTable.open_at(storage, PRODUCERS)
     commits = [read_commit(storage, producers.update({}, lambda rows: rows)) for _ in range(51)]
     assert [len(commit.adds) for commit in commits] == [0] * 50 + [1]
     assert {file.name for file in commits[-1].removes} == first
-    assert names(StateTable.open(storage, PRODUCERS)) == names(producers) == ["first"]
+    assert names(StateTable.open_at(storage, PRODUCERS)) == names(producers) == ["first"]
     assert not read_commit(storage, producers.update({}, lambda rows: rows)).adds
 
 
 def test_a_table_may_lose_its_rows(storage, producers):
     producers.update({}, lambda _: [])
-    assert StateTable.open(storage, PRODUCERS).rows == producers.rows == []
+    assert StateTable.open_at(storage, PRODUCERS).rows == producers.rows == []
 
 
 def test_a_change_is_decided_again_on_what_others_have_written(storage, producers):
-    other, seen = StateTable.open(storage, PRODUCERS), []
+    other, seen = StateTable.open_at(storage, PRODUCERS), []
 
     def change(rows):
         seen.append([found["name"] for found in rows])
@@ -133,11 +133,11 @@ def test_a_change_is_decided_again_on_what_others_have_written(storage, producer
 
     producers.update({}, change)
     assert seen == [["first"], ["first", "theirs"]]
-    assert names(StateTable.open(storage, PRODUCERS)) == names(producers) == ["first", "theirs", "ours"]
+    assert names(StateTable.open_at(storage, PRODUCERS)) == names(producers) == ["first", "theirs", "ours"]
 
 
 def test_a_refresh_tells_whether_the_table_has_moved(storage, producers):
-    other = StateTable.open(storage, PRODUCERS)
+    other = StateTable.open_at(storage, PRODUCERS)
     assert not other.refresh()
     version = producers.update({}, add("second"))
     assert other.refresh()
@@ -146,7 +146,7 @@ def test_a_refresh_tells_whether_the_table_has_moved(storage, producers):
 
 
 def test_the_time_of_a_look_is_not_told_before_its_rows_are_there(storage, producers, monkeypatch):
-    other, load, told = StateTable.open(storage, PRODUCERS), StateTable._load, []
+    other, load, told = StateTable.open_at(storage, PRODUCERS), StateTable._load, []
     producers.update({}, add("second"))
     asks = threading.Thread(target=lambda: told.append((other.polled_at, names(other))))
 
@@ -165,7 +165,7 @@ def test_the_time_of_a_look_is_not_told_before_its_rows_are_there(storage, produ
 
 
 def test_a_reader_that_is_far_behind_a_clean_up_reads_the_newest_rows(storage, producers):
-    other = StateTable.open(storage, PRODUCERS)
+    other = StateTable.open_at(storage, PRODUCERS)
     for number in range(5):
         producers.update({}, lambda _, name=str(number): [row(name)])
     clean_up(storage)
@@ -177,20 +177,20 @@ def test_a_reader_that_is_far_behind_a_clean_up_reads_the_newest_rows(storage, p
 
 def test_rows_that_could_not_be_read_are_read_before_anything_is_decided(storage, producers, monkeypatch):
     """The handle has moved. A decision on the old rows would undo the changes of others."""
-    other = StateTable.open(storage, PRODUCERS)
+    other = StateTable.open_at(storage, PRODUCERS)
     producers.update({}, add("second"))
     monkeypatch.setattr(state_table.pq, "ParquetFile", fails_once_with_options(state_table.pq.ParquetFile))
     with pytest.raises(CorruptRecordException, match=r"\.parquet: timed out"):
         other.refresh()
     other.update({}, add("third"))
-    assert names(StateTable.open(storage, PRODUCERS)) == ["first", "second", "third"]
+    assert names(StateTable.open_at(storage, PRODUCERS)) == ["first", "second", "third"]
 
 
 def test_a_table_whose_versions_were_used_again_is_read_anew_until_that_has_worked(storage, producers, monkeypatch):
     """The handle is already at the newest version when reading its file fails."""
     producers.update({"who": "test"}, add("lost"))
     storage.delete(commit_name(last_version(storage)))
-    other = StateTable.open(storage, PRODUCERS)
+    other = StateTable.open_at(storage, PRODUCERS)
     other.update({"who": "test"}, add("kept"))
     monkeypatch.setattr(StateTable, "read_file", fails_once(StateTable.read_file, KafkaStorageException("no answer")))
     with pytest.raises(KafkaStorageException, match="no answer"):
@@ -297,7 +297,7 @@ def test_only_old_decided_requests_are_let_go(storage):
     for number in range(3):
         table.add(replace(REQUEST, request_id=f"open {number}"))
     rows = [replace(REQUEST, request_id=f"r{number}") for number in range(205)]
-    table._table.update({}, lambda found: [*found, *map(_row, rows)])
+    table.update({}, lambda found: [*found, *map(_row, rows)])
     table.decide({request.request_id: {} for request in rows}, 1)
     kept = [request.request_id for request in table.requests]
     assert kept == [*(f"open {number}" for number in range(3)), *(f"r{number}" for number in range(5, 205))]
@@ -349,8 +349,8 @@ def test_bc_01_a_registration_comes_back(storage):
 def test_bc_01_a_write_moves_the_heartbeat(storage):
     table, reader = BrokerTable.open_or_create(storage, 1), BrokerTable.open_or_create(storage, 1)
     table.register(lambda _: REGISTRATION)
-    assert table.update(1, "heartbeat").heartbeat == 2
-    updated = table.update(1, "storage", storage_error="disk full", metadata_version=7)
+    assert table.heartbeat(1, "heartbeat").heartbeat == 2
+    updated = table.heartbeat(1, "storage", storage_error="disk full", metadata_version=7)
     assert updated == dataclasses.replace(REGISTRATION, storage_error="disk full", metadata_version=7)
     assert reader.refresh()
     assert reader.registration == updated
@@ -362,8 +362,8 @@ def test_bc_01_an_older_process_is_fenced_by_a_newer_epoch(storage):
     older.register(lambda _: REGISTRATION)
     newer.register(lambda last: dataclasses.replace(last, broker_epoch=last.broker_epoch + 1))
     with pytest.raises(StaleBrokerEpochException, match=r"broker 1: epoch 1 is fenced.* epoch 2"):
-        older.update(1, "heartbeat")
-    assert newer.update(2, "heartbeat").heartbeat == 3
+        older.heartbeat(1, "heartbeat")
+    assert newer.heartbeat(2, "heartbeat").heartbeat == 3
 
 
 HEARTBEATS = 30
@@ -372,7 +372,7 @@ HEARTBEATS = 30
 def beat(start, uri):
     table = BrokerTable.open(StorageRoot.of(uri), 1)
     start()
-    return [table.update(1, "heartbeat").heartbeat for _ in range(HEARTBEATS)]
+    return [table.heartbeat(1, "heartbeat").heartbeat for _ in range(HEARTBEATS)]
 
 
 def test_two_processes_count_one_heartbeat(storage):

@@ -118,7 +118,7 @@ def test_bc_01_a_second_process_of_a_broker_is_refused_and_leaves_no_root_behind
     table.register(lambda _: BrokerRegistration(2, "/elsewhere", None, 1, -1, False, None, "log", 0))
     refresh = BrokerTable.refresh
     monkeypatch.setattr(
-        BrokerTable, "refresh", lambda seen, *given: (table.update(1, "heartbeat"), refresh(seen, *given))[1]
+        BrokerTable, "refresh", lambda seen, *given: (table.heartbeat(1, "heartbeat"), refresh(seen, *given))[1]
     )
     root = tmp_path / "new"
     assert main(["--cluster", cluster.root.uri, "--broker-id", "2", "--root", str(root)]) == 1

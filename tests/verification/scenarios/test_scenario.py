@@ -293,7 +293,7 @@ def test_a_look_counts_once_every_running_broker_has_applied_the_metadata(tables
     assert poll(scene, TOPIC, 0, {"leader": 1}).fault == "; ".join(
         f"broker {broker} has applied metadata version {version - 1}, not yet {version}" for broker in (1, 2)
     )
-    registry.update(1, "test", metadata_version=version)
+    registry.heartbeat(1, "test", metadata_version=version)
     assert poll(scene, TOPIC, 0, {"leader": 1}).fault.startswith("broker 2 has applied")
     tables.now_running = [1]
     assert poll(scene, TOPIC, 0, {"leader": 1}).fault is None

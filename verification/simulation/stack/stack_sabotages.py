@@ -71,7 +71,7 @@ def _writes_what_it_had(table: StateTable, cause: Any, change: Any, txns: Any = 
 
     def attempt(max_staleness: float | None) -> int | None:
         with table._lock:
-            table._move(max_staleness)
+            table._follow(table._log.move(max_staleness))
             decided.append(decided[0] if decided else change(list(table._rows)))
             return None if decided[0] is None else table._commit(dict(cause), decided[0], txns)
 
@@ -378,7 +378,7 @@ def _claims_and_does_not_look(log: ReplicaLog, broker_epoch: int, log_epoch: int
 
 
 def _any_claim(table: ReplicaTable) -> int:
-    claimed = table._table.transaction_version(BROKER_EPOCH)
+    claimed = table.transaction_version(BROKER_EPOCH)
     return -1 if claimed is None else claimed
 
 

@@ -241,14 +241,14 @@ def test_a_power_cut_may_take_the_end_of_the_log_and_leave_the_row_that_tells_of
 
 def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(world, monkeypatch):
     """A controller waits for it to delete a topic, and the metadata does not change meanwhile."""
-    failures, update = [KafkaStorageException("503")], BrokerTable.update
+    failures, update = [KafkaStorageException("503")], BrokerTable.heartbeat
 
     def fail_once(table, broker_epoch, why, **changes):
         if failures and why == "metadata applied":
             raise failures.pop()
         return update(table, broker_epoch, why, **changes)
 
-    monkeypatch.setattr(BrokerTable, "update", fail_once)
+    monkeypatch.setattr(BrokerTable, "heartbeat", fail_once)
     (first, *_) = world.partitions().values()
     world.cluster.metadata.put([replace(first, partition_epoch=first.partition_epoch + 1)], {"who": "test"})
     world.cluster.metadata.refresh()
@@ -262,14 +262,14 @@ def test_td_03_what_a_broker_could_not_tell_that_it_has_applied_it_tells_later(w
 
 def test_hw_01_a_leader_goes_on_while_it_cannot_tell_what_it_has_applied(world, monkeypatch):
     """Its row in `brokers` cannot be written, but its log and its `replicas` can."""
-    update = BrokerTable.update
+    update = BrokerTable.heartbeat
 
     def fail(table, broker_epoch, why, **changes):
         if why == "metadata applied":
             raise KafkaStorageException("503")
         return update(table, broker_epoch, why, **changes)
 
-    monkeypatch.setattr(BrokerTable, "update", fail)
+    monkeypatch.setattr(BrokerTable, "heartbeat", fail)
     moved = [replace(r, partition_epoch=r.partition_epoch + 1) for r in world.partitions().values()]
     world.cluster.metadata.put(moved, {"who": "test"})
     assert world.clients[0].send({0: 1, 1: 1})
