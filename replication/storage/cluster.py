@@ -219,7 +219,7 @@ class Cluster:
         seen = self.guard.states(CLUSTER.name, METADATA.name, TOPICS.name)
         if seen != self._noted:
             for name in seen:  # whose writer has synced the commit, and maybe not its name yet
-                self.root.child(name).sync_folder("_delta_log")
+                self.root.child(name).sync("_delta_log")
             self._check_generation(root, _read_note(root)[0])
             put_note(root, seen, self.generation)
             self._noted = seen
@@ -228,7 +228,7 @@ class Cluster:
         """Deletes the note from a broker's root: its next process accepts the cluster root that it finds. Raises
         KafkaStorageException."""
         root.delete(_SEEN)
-        root.sync_folder()
+        root.sync()
 
     def check_current(self) -> None:
         """Raises KafkaStorageException if the topics or the metadata may be older than those that a majority of the

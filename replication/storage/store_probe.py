@@ -349,7 +349,7 @@ class StoreProbe:
         folder = self._folder.synced
         self._written.add("synced")
         folder.put("synced", _ALL_BYTES)
-        folder.sync_folder()
+        folder.sync()
         return ""
 
     # The end

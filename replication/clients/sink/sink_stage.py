@@ -75,7 +75,7 @@ class SinkStage:
         found = self._root.list()
         self._check_root()  # the root may have been replaced or unmounted meanwhile
         if found:
-            self._root.sync_folder()  # its writer may have died before, and what counts on a mark must not outlive it
+            self._root.sync()  # its writer may have died before, and what counts on a mark must not outlive it
         return staged(found)
 
     def put_parts(self, batch_id: int, records: pa.Table) -> list[Part]:
@@ -129,7 +129,7 @@ class SinkStage:
         root = self._root
         root.create_folder()
         is_put = root.put_if_absent(batch_name(batch.batch_id), batch_bytes(batch)) is not None
-        root.sync_folder()  # after a power cut another batch would take these sequences
+        root.sync()  # after a power cut another batch would take these sequences
         if not root.is_alone():
             is_put = self.put_batch(batch)
         self._check_root()
@@ -185,7 +185,7 @@ class SinkStage:
         is_finished = all(batch_id <= found.done for batch_id in found.batches)
         if not times or max(times.values()) >= before or not is_finished:
             return
-        self._root.sync_folder()  # as in `read`
+        self._root.sync()  # as in `read`
         for _, name in found.parts:
             self._root.delete(name)
         for batch_id in found.batches:

@@ -318,7 +318,7 @@ class DeltaLog:
 
         Without a `max_staleness` it always reads the store. With one, in seconds, it may use what another poll of this
         process has found, if the table is in an object store. `is_read`: nothing is decided on what it finds, so it
-        may go on as `StorageRoot.newest_to_read` does. `for_commit`: a commit waits for it, so in several cluster roots
+        may go on as `StorageRoot.catch_up` says. `for_commit`: a commit waits for it, so in several cluster roots
         it asks for one commit more than it may need, at the same time. That costs little beside votes.
 
         Returns None if the table was opened anew, because a clean-up has deleted commits that were not replayed, or
@@ -349,10 +349,8 @@ class DeltaLog:
         decided = -1
         if since is not None and not self.root.behind:
             self.root.catch_up_now_and_then(self.version)
-        elif since is not None or is_read:
-            decided = self.root.newest_to_read(self.version)
         else:
-            decided = self.root.catch_up(self.version)
+            decided = self.root.catch_up(self.version, is_read=is_read or since is not None)
         if decided == self.version:
             self.polled_at = started
             if self.root.version_cache is not None:
@@ -545,7 +543,7 @@ class DeltaLog:
         if self.root.guard is not None:  # the commit before may be the same in an older copy that is there by now
             self.root.guard.confirm(self.root)
             self.check_root()
-        self.root.sync_folder("_delta_log")
+        self.root.sync("_delta_log")
         self._own, self._synced = (parsed(expected, content, stamp), began_at), expected
         return expected
 
@@ -568,7 +566,7 @@ class DeltaLog:
         in them. Their own writer may have died before it could, or its sync has failed. It does nothing if no commit of
         another has come since the last time. Raises KafkaStorageException."""
         if self._synced < self.version:
-            self.root.sync_folder("_delta_log")
+            self.root.sync("_delta_log")
             self._synced = self.version
 
     def check_root(self) -> None:

@@ -112,12 +112,12 @@ class LocalRoot(StorageRoot):
 
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file atomically and returns its stamp, or None if a file of that name exists. The folder must exist;
-        `sync_folder` makes the name durable.
+        `sync` of the folder makes the name durable.
 
         After a KafkaStorageException the file may have been written, or may be written later.
         """
         with writing(self.path(name)), temporary_file(self.uri, name, content) as temporary:
-            self.sync_file(temporary)
+            self.sync(temporary)
             written_at = os.stat(self.path(temporary)).st_mtime_ns
             try:
                 os.link(self.path(temporary), self.path(name))
@@ -138,14 +138,14 @@ class LocalRoot(StorageRoot):
         with writing(self.uri):
             os.makedirs(self.uri, exist_ok=True)
         for made in new:
-            replace(self, uri=os.path.dirname(made)).sync_folder()
+            replace(self, uri=os.path.dirname(made)).sync()
 
     def rename(self, name: str, new_name: str) -> None:
         """Renames a file, over another file if there is one."""
-        self.sync_file(name)
+        self.sync(name)
         with writing(self.path(new_name)):
             os.replace(self.path(name), self.path(new_name))
-        self.sync_folder()
+        self.sync()
 
     def move_out(self, name: str, stamp: Stamp, folder: StorageRoot, new_name: str) -> None:
         """Moves a file to another folder of this disk, if it has this stamp; a missing file is no error. A file that
@@ -173,8 +173,8 @@ class LocalRoot(StorageRoot):
         with writing(self.uri), suppress(FileNotFoundError):
             pafs.LocalFileSystem().delete_dir(self.uri)  # files may vanish meanwhile
 
-    def sync_file(self, name: str) -> None:
-        """With `fsync`, makes the content of a file durable."""
+    def sync(self, name: str = "") -> None:
+        """With `fsync`, makes the content of a file durable, or the names in a folder."""
         if self.fsync:
             with writing(self.path(name)):
                 descriptor = os.open(self.path(name), os.O_RDONLY)

@@ -174,7 +174,7 @@ def _rely_on_checkpoint(root: StorageRoot, version: int, lost: Mapping[str, Stam
         root.put_if_absent(
             commit_name(version), commit_content(cause, uuid.uuid4().hex, (), (), {}, follows=uuid.uuid4().hex)
         )
-        root.sync_folder("_delta_log")
+        root.sync("_delta_log")
     logger.error("%s: commits up to %d: some were torn or lost, so a checkpoint is read instead", root.uri, version)
 
 
@@ -291,7 +291,7 @@ def put_aside(root: StorageRoot, files: Mapping[str, Stamp | None]) -> None:
             log.move_out(name, stamp, aside, f"{name}.{stamp[1]}")
     if any(".checkpoint" in name for name in files):
         log.delete(HINT)
-    log.sync_folder()
+    log.sync()
 
 
 def _version(name: str) -> int:

@@ -159,9 +159,9 @@ class QuorumFolder(StorageRoot):
         """Deletes the votes for a file, or for all in the folder."""
         self.quorum.at_majority(lambda root: root.child(FOLDER, *self.names, *name).delete_folder())
 
-    def sync_folder(self, name: str = "") -> None:
+    def sync(self, name: str = "") -> None:
         """Makes names durable whose writer may have died before it did."""
-        self._at_majority(lambda folder: folder.sync_folder(name) if folder.list() else None)
+        self._at_majority(lambda folder: folder.sync(name) if folder.list() else None)
 
 
 def bring_files(quorum: ClusterQuorum, roots: Sequence[str], read: Callable[[_OfRoot], Sequence[Any]]) -> None:
@@ -195,7 +195,7 @@ def _content(names: TableName, name: str, root: StorageRoot) -> pa.Buffer | None
 def _write(names: TableName, content: bytes | pa.Buffer, root: StorageRoot) -> None:
     folder = root.child(*names[:-1])
     folder.write(names[-1], content)
-    folder.sync_folder()
+    folder.sync()
 
 
 def _write_if_missing(names: TableName, content: pa.Buffer, root: StorageRoot) -> None:

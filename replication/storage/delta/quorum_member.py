@@ -80,7 +80,7 @@ class QuorumMember:
         folder.create_folder()
         folder.child(SIGNS).create_folder()
         self.root.put_if_absent(_IDENTITY, json.dumps({"root": uuid.uuid4().hex}).encode())
-        folder.sync_folder()
+        folder.sync()
         found = self.identity()
         if found is None:
             raise KafkaStorageException(f"{self.root.path(_IDENTITY)}: cannot be read")
@@ -203,7 +203,7 @@ class QuorumMember:
         self.root.delete(_IDENTITY)
         self._identities.pop(self.root.uri, None)
         if had_identity:
-            self.root.sync_folder(FOLDER)  # else it may come back without its votes
+            self.root.sync(FOLDER)  # else it may come back without its votes
         if not self.root.is_local:
             threading.Event().wait(_CLEAR_SECONDS)
         files = self.root.sizes_listed()
@@ -371,7 +371,7 @@ class QuorumMember:
             seal = _seal_name(segment * SLOTS_A_SEAL)
             if seal not in names:
                 events.put_if_absent(seal, b"{}")
-                events.sync_folder()
+                events.sync()
                 if not events.exists(seal):
                     continue
             sealed_at = self._sealed_at.setdefault((key, segment), time.monotonic())
@@ -402,7 +402,7 @@ class QuorumMember:
                 raise KafkaStorageException(f"{folder.path(commit_name(version))}: was refused") from error
             if is_other:
                 raise KafkaStorageException(f"{folder.path(commit_name(version))}: is not the commit that was decided")
-        folder.sync_folder("_delta_log")
+        folder.sync("_delta_log")
 
     def _events(self, table: Sequence[str]) -> StorageRoot:
         return self.root.child(FOLDER, *table)
@@ -430,7 +430,7 @@ class _Voter:
     def _put(self, step: CreateEvent) -> bool:
         with suppress(KafkaStorageException):  # it may have landed, and is read next
             is_created = self._events.put_if_absent(_event_name(step.slot, step.number), event_bytes(step.event))
-            self._events.sync_folder()
+            self._events.sync()
             return is_created is not None
         return False
 

@@ -101,9 +101,10 @@ class QuorumRoot(StorageRoot):
         """As `LifeSigns.written_at`."""
         return self.quorum.signs.written_at(self.names)
 
-    def catch_up(self, version: int) -> int:
-        """Makes all commits of the table visible here that were decided before, and returns the last version."""
-        return self.quorum.catch_up(self.names, version)
+    def catch_up(self, version: int, is_read: bool = False) -> int:
+        """As `StorageRoot.catch_up`."""
+        bring = self.quorum.newest_to_read if is_read else self.quorum.catch_up
+        return bring(self.names, version)
 
     def has_table(self) -> bool:
         """As `StorageRoot.has_table`."""
@@ -112,10 +113,6 @@ class QuorumRoot(StorageRoot):
     def let_reads_go_on(self) -> None:
         """Lets the reads of this process go on without a majority: see `ClusterQuorum.newest_to_read`."""
         self.quorum.reads_go_on = True
-
-    def newest_to_read(self, version: int) -> int:
-        """As `ClusterQuorum.newest_to_read`."""
-        return self.quorum.newest_to_read(self.names, version)
 
     @property
     def behind(self) -> str:
@@ -293,11 +290,8 @@ class QuorumRoot(StorageRoot):
 
         self.quorum.at_majority(delete)
 
-    def sync_folder(self, name: str = "") -> None:
-        """As `StorageRoot.sync_folder`. It does nothing for commits: the votes of a majority make them durable, and
-        each root syncs those that are published there."""
+    def sync(self, name: str = "") -> None:
+        """As `StorageRoot.sync`. It does nothing for commits: the votes of a majority make them durable, and each root
+        syncs those that are published there."""
         if name != "_delta_log":
-            super().sync_folder(name)
-
-    def sync_file(self, name: str) -> None:
-        self._at_home(lambda home: home.sync_file(name))
+            self._at_home(lambda home: home.sync(name))

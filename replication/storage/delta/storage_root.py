@@ -249,17 +249,14 @@ class StorageRoot(ABC):
         """When the newest sign of life was written, in seconds since the epoch; 0.0 without any."""
         return 0.0
 
-    def catch_up(self, version: int) -> int:
+    def catch_up(self, version: int, is_read: bool = False) -> int:
         """Makes all commits visible that were decided before, and returns the last version. `version`: one that the
-        caller knows. At a single root each written commit is decided, so it does nothing and returns -1."""
+        caller knows. `is_read`: the caller only reads, and may go on without it, see `ClusterQuorum.newest_to_read`.
+        At a single root each written commit is decided, so it does nothing and returns -1."""
         return -1
 
     def let_reads_go_on(self) -> None:  # noqa: B027
         """Lets the reads of this process go on where it cannot `catch_up`: see `ClusterQuorum.newest_to_read`."""
-
-    def newest_to_read(self, version: int) -> int:
-        """As `catch_up`, for a read, which may go on without it."""
-        return self.catch_up(version)
 
     @property
     def behind(self) -> str:
@@ -289,8 +286,8 @@ class StorageRoot(ABC):
         log = self.child("_delta_log")
         for name in log.list() if self.fsync else ():
             if name.startswith(f"{version:020d}.checkpoint") or name == "_last_checkpoint":
-                log.sync_file(name)
-        log.sync_folder()
+                log.sync(name)
+        log.sync()
 
     def is_whole_checkpoint(self, name: str) -> bool:
         """Whether a file of a checkpoint is there and can be read to its end. Raises KafkaStorageException."""
@@ -310,7 +307,7 @@ class StorageRoot(ABC):
         # A lost reply of an object store looks like a refusal.
         if there or (log.put_if_absent(first, commit) is None and log.read(first) != commit):
             raise CommitFailedError(f"{self.uri}: a table exists already")
-        log.sync_folder()
+        log.sync()
 
     # Names, sizes and stamps
 
@@ -417,7 +414,7 @@ class StorageRoot(ABC):
     @abstractmethod
     def put_if_absent(self, name: str, content: bytes) -> Stamp | None:
         """Writes a file atomically and returns its stamp, or None if a file of that name exists. On a disk its folder
-        must exist, and `sync_folder` makes the name durable.
+        must exist, and `sync` of the folder makes the name durable.
 
         After a KafkaStorageException the file may have been written, or may be written later.
         """
@@ -457,12 +454,9 @@ class StorageRoot(ABC):
     def delete_folder(self) -> None:
         """Deletes this folder and all files in it; a missing folder is no error."""
 
-    def sync_folder(self, name: str = "") -> None:
-        """With `fsync`, makes the names in a folder durable."""
-        self.sync_file(name)
-
-    def sync_file(self, name: str) -> None:  # noqa: B027
-        """With `fsync`, makes the content of a file durable. A store in which each write is durable does nothing."""
+    def sync(self, name: str = "") -> None:  # noqa: B027
+        """With `fsync`, makes the content of a file durable, or the names in a folder. A store in which each write is
+        durable does nothing."""
 
 
 def root_uris(text: str) -> list[str]:

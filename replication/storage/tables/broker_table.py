@@ -198,7 +198,7 @@ def _find_tables(cluster: StorageRoot, max_staleness: float | None = None) -> No
         return
     if (version := last_version(tables)) >= 0:
         with suppress(KafkaStorageException):  # what is there is read
-            tables.newest_to_read(version)
+            tables.catch_up(version, is_read=True)
 
 
 def _has(found: BrokerRegistration, changes: Mapping[str, object]) -> bool:

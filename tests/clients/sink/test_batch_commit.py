@@ -34,7 +34,7 @@ from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.staged_batch import Part, Staged, StagedBatch
 from tests.copied_roots import copied
 from tests.hanging import raises
-from tests.storage.delta.unsynced import UnsyncedDisk
+from tests.storage.delta.unsynced import UnsyncedDisk, at_folder_syncs
 from tests.storage.logs import NOON, header
 
 MANY = 40_000  # records of a part that is an object of its own
@@ -346,7 +346,7 @@ def test_sequences_go_on_where_the_last_batch_of_a_partition_ended(tmp_path):
 def test_the_name_of_a_batch_is_durable_before_the_first_append(tmp_path, monkeypatch):
     """With `storage.fsync`: after a power cut another batch would take the same sequences."""
     driver, happened = Driver(tmp_path, Logs()), []
-    monkeypatch.setattr(StorageRoot, "sync_folder", lambda *_: happened.append("synced"))
+    monkeypatch.setattr(LocalRoot, "sync", at_folder_syncs(lambda: happened.append("synced")))
     monkeypatch.setattr(driver.logs, "append", lambda *_: happened.append("appended"))
     driver.commit(0, {0: letters("a")})
     assert happened.index("synced") < happened.index("appended")
@@ -577,7 +577,7 @@ def test_with_fsync_a_driver_makes_the_mark_of_a_dead_driver_durable_before_it_g
     for step in before:
         step()
     with monkeypatch.context() as dying:
-        dying.setattr(StorageRoot, "sync_folder", raises(Crash()))
+        dying.setattr(LocalRoot, "sync", at_folder_syncs(raises(Crash())))
         with pytest.raises(Crash):
             last()
     found = power_cut.stage.read()

@@ -35,7 +35,7 @@ OBJECT = [Random(number).randbytes(20) for number in range(MANY)]  # records of 
 def new_process(monkeypatch):
     monkeypatch.setattr(stage_copies, "_roots", {})
     monkeypatch.setattr(routed_records, "LARGE_BYTES", 50)
-    monkeypatch.setattr(LocalRoot, "sync_file", lambda *_: None)  # hundreds of copies
+    monkeypatch.setattr(LocalRoot, "sync", lambda *_: None)  # hundreds of copies
 
 
 class Lake:

@@ -34,7 +34,7 @@ from lakelog.replication.storage.tables.topic_table import TopicTable
 from lakelog.schemas import LOG, PRODUCERS
 from tests.hanging import raises
 from tests.storage.delta.tables import at, checkpoint, facts, filled, go_on, moved, of, opened
-from tests.storage.delta.unsynced import UnsyncedDisk
+from tests.storage.delta.unsynced import UnsyncedDisk, at_folder_syncs
 from tests.storage.logs import P0, fill, follow, lead, leo, new_log, request, send
 
 
@@ -138,7 +138,7 @@ def test_a_note_waits_for_the_sync_of_a_commit_whose_writer_has_not_done_it_yet(
     format_cluster(root, Config())
     cluster, reader = Cluster.open(root.uri), Cluster.open(root.uri)
     with monkeypatch.context() as between:
-        between.setattr(StorageRoot, "sync_folder", lambda *_: None)
+        between.setattr(LocalRoot, "sync", at_folder_syncs(lambda: None))
         cluster.metadata.put([PartitionRegistration("t", "id", 0, (1,), 1, 0, (1,), 0)], {"who": "test"})
     reader.metadata.refresh()
     reader.note_what_was_seen(noted)
@@ -218,7 +218,7 @@ def synced(tmp_path, monkeypatch):
 def test_li_04_with_fsync_who_finds_what_it_would_write_makes_it_durable(synced, monkeypatch, writer, again):
     """The name of the commit was not synced: its writer has died before, or met an error. What is found is acknowledged
     as if it were written now. Who finds it once more syncs nothing."""
-    (root, disk, after), real = synced, StorageRoot.sync_folder
+    (root, disk, after), real = synced, LocalRoot.sync
     work = writer(root)
     write = work.process(root)
 
@@ -228,7 +228,7 @@ def test_li_04_with_fsync_who_finds_what_it_would_write_makes_it_durable(synced,
         real(self, name)
 
     with monkeypatch.context() as failing:
-        failing.setattr(StorageRoot, "sync_folder", fails)
+        failing.setattr(LocalRoot, "sync", fails)
         for _ in range(2):
             with pytest.raises(KafkaStorageException, match="Input/output error"):
                 write()

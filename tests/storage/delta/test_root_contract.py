@@ -309,8 +309,8 @@ def test_a_child_is_a_root_with_the_options_of_its_parent(storage):
     assert child == storage.child("a").child("b") == StorageRoot.of(f"{storage.uri}/a/b", options, True, 7777)
     assert (child.uri, child.is_local, type(child)) == (f"{storage.uri}/a/b", storage.is_local, type(storage))
     child.write("file", b"durable")
-    child.sync_file("file")
-    child.sync_folder()
+    child.sync("file")
+    child.sync()
     assert storage.child("a").read("b/file") == b"durable"
 
 

@@ -155,8 +155,8 @@ def fsynced(root):
         pytest.param(lambda root: root.delete("a"), id="delete"),
         pytest.param(lambda root: root.child("b").delete_folder(), id="delete_folder"),
         pytest.param(lambda root: root.rename("a", "b"), id="rename"),
-        pytest.param(lambda root: fsynced(root).sync_file("a"), id="sync_file"),
-        pytest.param(lambda root: fsynced(root).sync_folder(), id="sync_folder"),
+        pytest.param(lambda root: fsynced(root).sync("a"), id="sync_file"),
+        pytest.param(lambda root: fsynced(root).sync(), id="sync_folder"),
     ],
 )
 def test_no_error_of_a_file_system_is_raised_as_it_is(root, operation):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.replication.storage.delta.local_root import LocalRoot
+
 Written = tuple[int, int]  # size in bytes, time of writing in ns
 
 
@@ -54,3 +56,9 @@ class UnsyncedDisk:
                 shutil.copy2(entry, target / entry.name)
             else:
                 (target / entry.name).touch()
+
+
+def at_folder_syncs(happens):
+    """`LocalRoot.sync`, but calls `happens` in the place of each sync of a folder."""
+    sync = LocalRoot.sync
+    return lambda root, name="": happens() if name in ("", "_delta_log") else sync(root, name)
