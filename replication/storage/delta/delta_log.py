@@ -38,10 +38,9 @@ from lakelog.replication.storage.delta.commit_format import (
 )
 from lakelog.replication.storage.delta.commit_listeners import note_commit, notify_listeners
 from lakelog.replication.storage.delta.log_recovery import recover_log
-from lakelog.replication.storage.delta.replayed_table import files_of
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
 from lakelog.replication.storage.delta.store_errors import reason
-from lakelog.replication.storage.delta.table_handle import TableHandle
+from lakelog.replication.storage.delta.table_handle import Opened
 from lakelog.replication.storage.delta.table_opening import (
     create_table,
     open_table,
@@ -169,41 +168,43 @@ class CommitUnknown(Exception):
 class DeltaLog:
     """One table at the version up to which it was replayed. It is not thread-safe: its owner locks."""
 
-    def __init__(self, root: StorageRoot, handle: TableHandle, tail: Sequence[Commit] | None = None) -> None:
+    def __init__(self, root: StorageRoot, opened: Opened) -> None:
         self.root = root
         self._is_owner, self._is_held = False, False
         self._own: tuple[Commit, float] | None = None  # the commit that was written last, and when that began
         self.polled_at = time.monotonic()  # when the poll began that found `version` to be the newest
-        self._checkpointed = int(handle.version())
-        self._use(handle, tail)
+        self._checkpointed = opened.version
+        self._use(opened)
 
-    def _use(self, handle: TableHandle, tail: Sequence[Commit] | None = None) -> None:
-        """Starts from the version that delta-rs has opened, and replays the commits of its `tail` after it. Raises
+    def _use(self, opened: Opened) -> None:
+        """Starts from the version that was opened, and replays the commits of its `tail` after it. Raises
         KafkaStorageException if the commit of the version is torn, or if a commit after it is missing in the tail: one
         of several roots may have answered for the version, and another one for the tail."""
+        tail = opened.tail
         if tail is None:
             try:
-                tail = [read_commit(self.root, handle.version())]
+                tail = [read_commit(self.root, opened.version)]
             except FileNotFoundError:  # a checkpoint has its content
                 tail = []
             except CorruptRecordException as error:
                 raise KafkaStorageException(str(error)) from error
-        later = [commit for commit in tail if commit.version > handle.version()]
-        for version, commit in enumerate(later, handle.version() + 1):
+        later = [commit for commit in tail if commit.version > opened.version]
+        for version, commit in enumerate(later, opened.version + 1):
             if commit.version != version:
                 raise KafkaStorageException(
                     f"{self.root.uri}: version {version} is missing, though {commit.version} is there"
                 )
-        newest = next((commit for commit in tail if commit.version == handle.version()), None)
-        self._handle, self._handle_uri = handle, self.root.home_uri
-        self._version = int(handle.version())
+        newest = next((commit for commit in tail if commit.version == opened.version), None)
+        self._handle, self._handle_uri = opened.handle, self.root.home_uri  # no handle: `_txns` are all
+        self._version, self._table_id = opened.version, opened.table_id
         self._note_voting(newest)
         self._unique_id = newest.unique_id if newest else None  # of the commit of that version
         self._commits, self._checkpointed = CommitTracker(self.root), min(self._checkpointed, self._version)
         self._synced = -1  # up to this version the names of commits are durable, as far as this process has seen to it
-        self._txns: dict[str, int | None] = {}  # those after the version of the handle, and those that were asked for
+        # Those after the version of the handle, and those that were asked for.
+        self._txns: dict[str, int | None] = {**opened.txns}
         self._inlined: list[str] = []  # files whose content is in the last commit
-        self._files = {file.name: file for file in files_of(handle)}
+        self._files = {file.name: file for file in opened.files()}
         self._is_before_torn = bool(tail) and tail[-1].version > self._version  # a checkpoint that cannot be read
         self._commits.remember(self._version, newest.stamp if newest else None)
         self._note_state()
@@ -259,9 +260,9 @@ class DeltaLog:
         """Creates an empty table. Raises InconsistentClusterIdException if one exists, KafkaStorageException."""
         if root.guard is not None:
             root.guard.check()
-        handle = create_table(root, table)
+        made = create_table(root, table)
         if root.is_alone():
-            return cls(root, handle)
+            return cls(root, made)
         with suppress(InconsistentClusterIdException):  # others have made it
             return cls(root.current, create_table(root.current, table))
         return cls.open(root.current)
@@ -269,7 +270,7 @@ class DeltaLog:
     @classmethod
     def open(cls, root: StorageRoot) -> DeltaLog:
         """Opens an existing table at its newest version. Raises as `open_table`."""
-        log = cls(root, *(open_table(root) if root.guard is None else root.guard.open(root)))
+        log = cls(root, open_table(root) if root.guard is None else root.guard.open(root))
         return cls.open(log.root) if log._join() else log
 
     @property
@@ -290,7 +291,7 @@ class DeltaLog:
     @property
     def table_id(self) -> str:
         """Delta's id of the table. A table that was created again has another id."""
-        return str(self._handle.metadata().id)
+        return self._table_id
 
     def transaction_version(self, app_id: str) -> int | None:
         """The version that `app_id` last committed, None if it never did. It survives checkpoints and clean-ups.
@@ -302,6 +303,8 @@ class DeltaLog:
         return self._txns[app_id]
 
     def _search(self, app_id: str) -> int | None:
+        if self._handle is None:
+            return None
         if self._handle_uri == self.root.home_uri:  # else that root may hang
             # A clean-up may have deleted commits of the handle; a newer checkpoint has their content.
             with suppress(DeltaError, OSError):
@@ -386,8 +389,8 @@ class DeltaLog:
                     noted.forget(self.root.uri)
                 opened = reopen_table(self.root) if guard is None else guard.reopen(self.root)
                 if self._is_held:
-                    self._check_continues(*opened)
-                self._use(*opened)
+                    self._check_continues(opened)
+                self._use(opened)
                 return None
             if read and guard is not None:
                 guard.check(SURE_FOR_COMMITS_SECONDS)  # an older copy of the root may go on with this table
@@ -408,12 +411,11 @@ class DeltaLog:
         replayed."""
         self._is_held = True
 
-    def _check_continues(self, handle: TableHandle, tail: Sequence[Commit]) -> None:
+    def _check_continues(self, opened: Opened) -> None:
         """Raises InconsistentBrokerRootException unless a table that was opened anew has all that was replayed of it.
         An older copy of the root, or another root, may lie in its place. If the commit was cleaned up, a
         checkpoint has its content."""
-        newest = max((commit.version for commit in tail), default=0)
-        if str(handle.metadata().id) == self.table_id and max(int(handle.version()), newest) >= self.version:
+        if opened.table_id == self.table_id and opened.last_version >= self.version:
             try:
                 found = self._read_if_there(self.version)
             except CorruptRecordException as error:
@@ -486,7 +488,7 @@ class DeltaLog:
         try:
             self.recover()
             # Only files older than the last checkpoint go: if the new one is torn, the table can be read from that one.
-            if not keeps_all:
+            if self._handle is not None and not keeps_all:  # without a handle there was no checkpoint
                 self._handle.cleanup_metadata()
             if self.root.is_local and not keeps_all:
                 tidy_log(self.root, self.version, commits_kept)

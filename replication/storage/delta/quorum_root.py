@@ -22,9 +22,9 @@ from lakelog.replication.storage.delta.commit_format import parsed
 from lakelog.replication.storage.delta.freshness import VersionCache
 from lakelog.replication.storage.delta.quorum_folder import QuorumFolder
 from lakelog.replication.storage.delta.quorum_member import FOLDER
-from lakelog.replication.storage.delta.replayed_table import newest_handle
+from lakelog.replication.storage.delta.replayed_table import newest_table
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.table_handle import TableHandle
+from lakelog.replication.storage.delta.table_handle import Opened, TableHandle, opened
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _LOG = "_delta_log/"  # names of commits begin with it
@@ -176,21 +176,23 @@ class QuorumRoot(StorageRoot):
         """The options of the home for delta-rs."""
         return self.quorum.home.root.delta_options
 
-    def open_table(self, version: int | None = None) -> TableHandle:
-        """A handle on the table at the home. If a majority answers, the home first gets all commits that were decided
-        before."""
-        if version is None:
-            newest = self.quorum.bring_newest(self.names)
-            with suppress(TableNotFoundError):
-                handle = self._at_home(newest_handle)
-                if handle.version() >= newest:
-                    return handle
-            self.quorum.home.doubt()  # it may have been emptied just now, or another root is the home
-            newest = self.quorum.bring_newest(self.names)
-        handle = self._at_home(lambda home: home.open_table(version))
-        if version is None and handle.version() < newest:
+    def open_newest(self) -> Opened:
+        """The table at the home. If a majority answers, the home first gets all commits that were decided before."""
+        newest = self.quorum.bring_newest(self.names)
+        with suppress(TableNotFoundError):
+            found: Opened = self._at_home(newest_table)
+            if found.version >= newest:
+                return found._replace(tail=None)  # the files of the home have other stamps
+        self.quorum.home.doubt()  # it may have been emptied just now, or another root is the home
+        newest = self.quorum.bring_newest(self.names)
+        found = opened(self.open_table())
+        if found.version < newest:
             raise KafkaStorageException(f"{self.uri}: version {newest} cannot be read here")
-        return handle
+        return found
+
+    def open_table(self, version: int | None = None) -> TableHandle:
+        """A handle on the table at the home."""
+        return self._at_home(lambda home: home.open_table(version))
 
     def checkpoint_table(self, version: int) -> TableHandle:
         """Writes a checkpoint at the home, and copies it to the other roots. Deletes there the commits that the home

@@ -1,4 +1,4 @@
-"""A handle on a table of a local disk that is made of the table's commits alone.
+"""Opens a table of a local disk by its commits alone.
 
 To open a table, a process reads all commits since the last checkpoint, because they prove that each follows the one
 before it. Without a checkpoint these are the whole table. delta-rs takes 2 ms more to say the same, and a verb or a
@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from deltalake import Schema
-
 from lakelog.replication.errors import CorruptRecordException, KafkaStorageException
 from lakelog.replication.storage.delta.checkpoint import HINT
-from lakelog.replication.storage.delta.commit import AddedFile, Commit
+from lakelog.replication.storage.delta.commit import AddedFile
 from lakelog.replication.storage.delta.commit_format import ENGINE, commit_name, is_commit, read_commit
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot, check_no_fork
-from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.replication.storage.delta.table_handle import Opened
 
 
 @dataclass(frozen=True)
@@ -32,71 +30,13 @@ class _Protocol:
     writer_features: Sequence[str] | None
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    id: str
+def newest_table(root: StorageRoot) -> Opened:
+    """A table at its newest version: `replayed`, or else `StorageRoot.open_newest`, which says what it raises."""
+    return replayed(root) or root.open_newest()
 
 
-class ReplayedTable:
-    """A table at the version of the last of its commits, which begin with the one that has made it: see `TableHandle`.
-    delta-rs opens that version for what a log seldom asks for."""
-
-    def __init__(self, root: StorageRoot, commits: Sequence[Commit], made: Mapping[str, Mapping[str, Any]]) -> None:
-        protocol = made["protocol"]
-        self._root, self._version = root, commits[-1].version
-        self._metadata = _Metadata(str(made["metaData"]["id"]))
-        self._protocol = _Protocol(
-            int(protocol["minReaderVersion"]), int(protocol["minWriterVersion"]), protocol.get("writerFeatures")
-        )
-        self._files: dict[str, AddedFile] = {}
-        self._txns: dict[str, int] = {}
-        for commit in commits:
-            for file in commit.removes:
-                self._files.pop(file.name, None)
-            self._files.update({file.name: AddedFile(file.name, file.size) for file in commit.adds})
-            self._txns.update(commit.txns)
-
-    def version(self) -> int:
-        """The version of the last commit."""
-        return self._version
-
-    def metadata(self) -> _Metadata:
-        """The identity of the table."""
-        return self._metadata
-
-    def protocol(self) -> _Protocol:
-        """The versions of Delta's protocol that readers and writers of the table must know."""
-        return self._protocol
-
-    def files(self) -> list[AddedFile]:
-        """The data files of the version, in no order, without their statistics."""
-        return list(self._files.values())
-
-    def transaction_version(self, app_id: str) -> int | None:
-        """The version that `app_id` last committed; None if it never did. It reads nothing."""
-        return self._txns.get(app_id)
-
-    def schema(self) -> Schema:
-        """The table's columns. It opens the table."""
-        return self._opened().schema()
-
-    def get_add_actions(self, flatten: bool = False) -> Any:
-        """As `TableHandle.get_add_actions`. It opens the table."""
-        return self._opened().get_add_actions(flatten)
-
-    def create_checkpoint(self) -> None:
-        """As `TableHandle.create_checkpoint`. It opens the table."""
-        self._opened().create_checkpoint()
-
-    def cleanup_metadata(self) -> None:
-        """Does nothing: there was no checkpoint, without which all commits are needed."""
-
-    def _opened(self) -> TableHandle:
-        return self._root.open_table(self._version)
-
-
-def replayed(root: StorageRoot) -> tuple[ReplayedTable, Sequence[Commit]] | None:
-    """The table at its newest version, and its commits in order; None where delta-rs must open it: in an object store,
+def replayed(root: StorageRoot) -> Opened | None:
+    """The table at its newest version, with all its commits; None where delta-rs must open it: in an object store,
     from a checkpoint, with a commit that is missing, torn or of another tool, or one that does not follow that before
     it. Raises KafkaStorageException, and IllegalStateException in a fork."""
     check_no_fork()
@@ -120,23 +60,17 @@ def replayed(root: StorageRoot) -> tuple[ReplayedTable, Sequence[Commit]] | None
         or not (is_ours and is_plain and is_one_history)
     ):
         return None
-    return ReplayedTable(root, commits, made), commits
-
-
-def newest_handle(root: StorageRoot) -> TableHandle:
-    """A handle on the newest version of a table: `replayed`, or else that of `StorageRoot.open_table`, which says what
-    it raises."""
-    known = replayed(root)
-    return root.open_table() if known is None else known[0]
-
-
-def files_of(handle: TableHandle) -> list[AddedFile]:
-    """The data files of a handle's version, in no order, without their statistics."""
-    if isinstance(handle, ReplayedTable):
-        return handle.files()
-    actions = add_actions(handle)
-    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-    return [AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)]
+    files, txns = dict[str, AddedFile](), dict[str, int]()
+    for commit in commits:
+        for file in commit.removes:
+            files.pop(file.name, None)
+        files.update({file.name: AddedFile(file.name, file.size) for file in commit.adds})
+        txns.update(commit.txns)
+    versions, found = made["protocol"], list(files.values())
+    protocol = _Protocol(
+        int(versions["minReaderVersion"]), int(versions["minWriterVersion"]), versions.get("writerFeatures")
+    )
+    return Opened(commits[-1].version, str(made["metaData"]["id"]), protocol, lambda: found, txns, None, commits)
 
 
 def _made(root: StorageRoot) -> Mapping[str, Mapping[str, Any]] | None:

@@ -25,7 +25,8 @@ from lakelog.replication.errors import (
 from lakelog.replication.storage.delta.commit import ROOTS, SESSION, Commit, Stamp
 from lakelog.replication.storage.delta.commit_format import commit_name, last_version, read_commit
 from lakelog.replication.storage.delta.storage_root import StorageRoot, TableState
-from lakelog.replication.storage.delta.table_opening import Opened, open_table, reopen_table
+from lakelog.replication.storage.delta.table_handle import Opened
+from lakelog.replication.storage.delta.table_opening import open_table, reopen_table
 from lakelog.schemas import BROKERS, CLUSTER, MEMBERS, METADATA
 
 logger = logging.getLogger(__name__)
@@ -304,9 +305,8 @@ class ClusterRootGuard:
         return self._difference_of(name, state, opened)
 
     def _difference_of(self, name: str, seen: TableState, opened: Opened) -> _Difference | None:
-        handle, tail = opened
-        version = max([handle.version(), *(commit.version for commit in tail)])
-        if str(handle.metadata().id) != seen.table_id:
+        version = opened.last_version
+        if opened.table_id != seen.table_id:
             return self._other_table(name, is_gone=False)
         if version < seen.version and len(self._plain.parts) > 1:  # another of the roots may be read by now
             version = self._table(name).catch_up(version)

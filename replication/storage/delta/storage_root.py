@@ -22,9 +22,9 @@ from deltalake.exceptions import CommitFailedError
 
 from lakelog.replication.errors import IllegalStateException, InvalidConfigurationException
 from lakelog.replication.properties import is_utf8
-from lakelog.replication.storage.delta.commit import Commit, Stamp
+from lakelog.replication.storage.delta.commit import Stamp
 from lakelog.replication.storage.delta.freshness import VersionCache
-from lakelog.replication.storage.delta.table_handle import TableHandle
+from lakelog.replication.storage.delta.table_handle import Opened, TableHandle, opened
 
 TIMEOUT_MS = 10_000
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
@@ -72,10 +72,10 @@ class RootGuard(Protocol):
     def hold(self, table: StorageRoot) -> None:
         """From now on refuses another table in the place of this one, which is that of the process's own broker."""
 
-    def open(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
+    def open(self, table: StorageRoot) -> Opened:
         """Opens a table of the root. Raises InconsistentClusterIdException if there is none, KafkaStorageException."""
 
-    def reopen(self, table: StorageRoot) -> tuple[TableHandle, Sequence[Commit]]:
+    def reopen(self, table: StorageRoot) -> Opened:
         """Opens a table that was there before, as `open` does. Raises KafkaStorageException."""
 
     def saw(self, table: StorageRoot, state: TableState, stamp: Stamp | None) -> None:
@@ -267,6 +267,10 @@ class StorageRoot(ABC):
     def catch_up_now_and_then(self, version: int | None = None) -> None:  # noqa: B027
         """Begins to `catch_up`, and does not wait for it, if this process has not done so for a while.
         `version`: the newest one that the caller knows, if any."""
+
+    def open_newest(self) -> Opened:
+        """The Delta table here at its newest version. Raises as `open_table`."""
+        return opened(self.open_table())
 
     def open_table(self, version: int | None = None) -> TableHandle:
         """A handle on the Delta table here, at a version or the newest. Raises DeltaError if none exists, OSError, and

@@ -1,13 +1,16 @@
-"""The interface of a handle on one Delta table: delta-rs's `DeltaTable` has it, and so has a table in
-memory."""
+"""The interface of a handle on one Delta table, and what a log takes from it when it opens the table. delta-rs's
+`DeltaTable` is such a handle, and so is a table in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from deltalake import Schema
+
+from lakelog.replication.storage.delta.commit import AddedFile, Commit
 
 
 class TableMetadata(Protocol):
@@ -70,3 +73,37 @@ class TableHandle(Protocol):
 def add_actions(handle: TableHandle, flatten: bool = False) -> pa.Table:
     """The data files of a handle's version as a pyarrow table, see `TableHandle.get_add_actions`."""
     return pa.table(handle.get_add_actions(flatten))
+
+
+class Opened(NamedTuple):
+    """A table at the version at which it was opened, and its last commits, which may lead on from that version; None
+    if they were not read.
+
+    `files` returns the data files of the version, in no order, without their statistics. Without a `handle`, `txns` are
+    all that the table has; with one, those that it need not be asked for.
+    """
+
+    version: int
+    table_id: str
+    protocol: TableProtocol
+    files: Callable[[], Sequence[AddedFile]]
+    txns: Mapping[str, int]
+    handle: TableHandle | None
+    tail: Sequence[Commit] | None = None
+
+    @property
+    def last_version(self) -> int:
+        """The version of the last commit."""
+        return max([self.version, *(commit.version for commit in self.tail or ())])
+
+
+def opened(handle: TableHandle) -> Opened:
+    """A table as its handle has opened it."""
+    table_id = str(handle.metadata().id)
+    return Opened(int(handle.version()), table_id, handle.protocol(), partial(_files_of, handle), {}, handle)
+
+
+def _files_of(handle: TableHandle) -> list[AddedFile]:
+    actions = add_actions(handle)
+    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    return [AddedFile(path, size) for path, size in zip(paths, sizes, strict=True)]

@@ -12,6 +12,7 @@ from lakelog.replication.storage.delta.commit_format import is_commit
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
+from lakelog.replication.storage.delta.table_handle import opened
 
 _TICK = 0.001  # s between the times of two commits that a store has written at the same time
 
@@ -53,7 +54,7 @@ def table_at(root: StorageRoot, at: float | None) -> DatedLog:
         oldest = f"its oldest commit is of {utc(min(times.values()))}" if times else "it has no commit"
         raise KafkaStorageException(f"{root.uri}: its history does not reach back to {utc(at)}: {oldest}")
     try:
-        return DatedLog(DeltaLog(root, root.open_table(version)), times[version])
+        return DatedLog(DeltaLog(root, opened(root.open_table(version))), times[version])
     except (DeltaError, OSError) as error:
         raise KafkaStorageException(
             f"{root.uri}: its history does not reach back to {utc(at)}: version {version} cannot be read: "

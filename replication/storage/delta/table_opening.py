@@ -12,19 +12,18 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from deltalake import Field, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from lakelog.replication.errors import CorruptRecordException, InconsistentClusterIdException, KafkaStorageException
-from lakelog.replication.storage.delta.commit import Commit
 from lakelog.replication.storage.delta.commit_format import ACTIONS, ENGINE, check_commits
 from lakelog.replication.storage.delta.log_recovery import find_end, read_tail
-from lakelog.replication.storage.delta.replayed_table import newest_handle, replayed
+from lakelog.replication.storage.delta.replayed_table import newest_table, replayed
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.store_errors import reason
-from lakelog.replication.storage.delta.table_handle import TableHandle, add_actions
+from lakelog.replication.storage.delta.table_handle import Opened, TableHandle, TableProtocol, add_actions, opened
 from lakelog.schemas import Table
 
 logger = logging.getLogger(__name__)
@@ -37,14 +36,7 @@ WRITER_FEATURE = "lakelog"
 _FEATURES = "invariants", WRITER_FEATURE  # Spark refuses a table with columns that are not null without `invariants`
 
 
-class Opened(NamedTuple):
-    """A handle on a table, and its last commits. They may lead on from the handle's version."""
-
-    handle: TableHandle
-    tail: Sequence[Commit]
-
-
-def create_table(root: StorageRoot, table: Table) -> TableHandle:
+def create_table(root: StorageRoot, table: Table) -> Opened:
     """Creates an empty table that no other tool writes, unless the root admits them. Raises
     InconsistentClusterIdException if one exists, KafkaStorageException."""
     root.create_folder()
@@ -56,7 +48,7 @@ def create_table(root: StorageRoot, table: Table) -> TableHandle:
     try:
         features = () if root.admits_writers else _FEATURES
         root.create_table(first_commit(Schema(columns), table.name, table.description, configuration, features))
-        return newest_handle(root)
+        return newest_table(root)
     except CommitFailedError as error:
         raise InconsistentClusterIdException(f"{root.uri}: a table {table.name} exists already") from error
     except (DeltaError, OSError) as error:
@@ -91,25 +83,25 @@ def open_table(root: StorageRoot) -> Opened:
     another tool has raised the table's protocol.
     """
     if (known := replayed(root)) is not None:
-        _check_protocol(root, known[0])
-        return Opened(*known)
+        _check_protocol(root, known.protocol)
+        return known
     try:
-        found = root.open_table()
+        found = root.open_newest()
     except TableNotFoundError as error:  # delta-rs raises this for an unreadable folder and for a file, too
         root.child("_delta_log").list()
         raise InconsistentClusterIdException(f"{root.uri}: there is no Lakelog table") from error
     except (DeltaError, OSError) as error:
         return _open_as_far_as_it_goes(root, error)
-    return _with_tail(root, found, found.version())
+    return _with_tail(root, found, found.version)
 
 
 def reopen_table(root: StorageRoot) -> Opened:
     """Opens a table that was there before, at its newest version. Raises KafkaStorageException."""
     try:
-        found = root.open_table()
+        found = root.open_newest()
     except (DeltaError, OSError) as error:
         return _open_as_far_as_it_goes(root, error)
-    return _with_tail(root, found, found.version())
+    return _with_tail(root, found, found.version)
 
 
 def open_version(root: StorageRoot, version: int) -> TableHandle:
@@ -119,7 +111,7 @@ def open_version(root: StorageRoot, version: int) -> TableHandle:
     except (DeltaError, OSError) as error:
         check_commits(root)
         raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
-    _check_protocol(root, found)
+    _check_protocol(root, found.protocol())
     return found
 
 
@@ -139,7 +131,7 @@ def _open_as_far_as_it_goes(root: StorageRoot, error: Exception) -> Opened:
     what += [f"{', '.join(end.gone)}: gone, so it was read from older files"] if end.gone else []
     what += [f"version {end.last + 1} is missing, and what lies behind it does not count"] if end.ghosts else []
     _say_once(f"{root.uri}: opened at version {end.last}: {'; '.join(what)}")
-    return _with_tail(root, open_version(root, end.readable), end.last, end.checkpoint)
+    return _with_tail(root, opened(open_version(root, end.readable)), end.last, end.checkpoint)
 
 
 @lru_cache(maxsize=1000)
@@ -148,16 +140,16 @@ def _say_once(sentence: str) -> None:
     logger.warning("%s", sentence)
 
 
-def _with_tail(root: StorageRoot, handle: TableHandle, last: int, checkpoint: int | None = None) -> Opened:
+def _with_tail(root: StorageRoot, found: Opened, last: int, checkpoint: int | None = None) -> Opened:
     """Opens an earlier version if a commit was written after another one than that before it."""
-    _check_protocol(root, handle)
+    _check_protocol(root, found.protocol)
     try:
-        tail = read_tail(root, last, checkpoint, after=handle.version())
+        tail = read_tail(root, last, checkpoint, after=found.version)
     except CorruptRecordException as error:
         raise KafkaStorageException(str(error)) from error
-    if tail and tail[-1].version < handle.version():
-        handle = open_version(root, tail[-1].version)
-    return Opened(handle, tail)
+    if tail and tail[-1].version < found.version:
+        found = opened(open_version(root, tail[-1].version))
+    return found._replace(tail=tail)
 
 
 def transaction_of(root: StorageRoot, handle: TableHandle, app_id: str) -> int | None:
@@ -169,8 +161,7 @@ def transaction_of(root: StorageRoot, handle: TableHandle, app_id: str) -> int |
         raise KafkaStorageException(f"{root.uri}: cannot be read: {reason(error)}") from error
 
 
-def _check_protocol(root: StorageRoot, handle: TableHandle) -> None:
-    found = handle.protocol()
+def _check_protocol(root: StorageRoot, found: TableProtocol) -> None:
     is_made_here = found.min_writer_version <= WRITER_VERSION or _is_ours(found.writer_features)
     if found.min_reader_version > READER_VERSION or not is_made_here:
         features = ", ".join(sorted({*(found.writer_features or ())} - {*_FEATURES}))

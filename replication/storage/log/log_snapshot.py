@@ -38,7 +38,9 @@ def segments_from(
     """
     if not wanted:
         return [], {}
-    files = _candidates(reopen_table(log).handle, wanted, topics)
+    handle = reopen_table(log).handle
+    assert handle is not None, "delta-rs opens the table of a broker again"
+    files = _candidates(handle, wanted, topics)
     segments = read(files) if read else read_segments(log, files)
     failed = {
         partition: CorruptRecordException(broken.fault)

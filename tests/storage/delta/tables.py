@@ -14,6 +14,7 @@ from lakelog.replication.storage.delta.commit_format import commit_name, is_comm
 from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.delta.table_handle import add_actions
+from lakelog.replication.storage.delta.table_handle import opened as as_opened
 from lakelog.replication.storage.delta.table_opening import first_commit
 from lakelog.schemas.table import ARROW_TYPES
 
@@ -40,12 +41,12 @@ def go_on(log, *numbers):
 
 def opened(root):
     """The table at its newest version, as a writer has it."""
-    return DeltaLog(root, root.open_table())
+    return DeltaLog(root, as_opened(root.open_table()))
 
 
 def at(root, version):
     """The table at a version, as a writer has it that has not moved since."""
-    return DeltaLog(root, root.open_table(version))
+    return DeltaLog(root, as_opened(root.open_table(version)))
 
 
 def checkpoint(log):

@@ -14,7 +14,8 @@ from lakelog.replication.storage.delta.commit_format import commit_name, read_co
 from lakelog.replication.storage.delta.delta_log import CommitUnknown, DeltaLog
 from lakelog.replication.storage.delta.local_root import LocalRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.delta.table_opening import Opened, open_version
+from lakelog.replication.storage.delta.table_handle import opened
+from lakelog.replication.storage.delta.table_opening import open_version
 from lakelog.replication.storage.log.log_txns import role_app_id
 from lakelog.replication.storage.log.new_segments import NewSegments
 from lakelog.replication.storage.log.replica_log import ReplicaLog
@@ -76,9 +77,9 @@ def test_nothing_is_read_or_appended_over_a_torn_commit(log, harm, back):
 def test_no_state_is_built_over_a_commit_that_is_missing(log, monkeypatch, hole):
     """One of several roots may have shown an older version, and another one what follows later."""
     reader, last = DeltaLog.open(log.root), log.current().version
-    shown = Opened(open_version(log.root, last - hole - 1), [read_commit(log.root, last)])
+    shown = opened(open_version(log.root, last - hole - 1))._replace(tail=[read_commit(log.root, last)])
     with pytest.raises(KafkaStorageException, match=f"version {last - hole} is missing, though {last} is there"):
-        DeltaLog(log.root, *shown)
+        DeltaLog(log.root, shown)
     fill(log, P0, 2)
     path = Path(log.root.path(commit_name(last)))
     path.rename(f"{path}.away")
