@@ -1,8 +1,8 @@
 """`python -m tests.house`: tables for a reviewer of the structure. It judges nothing, and nothing fails by it.
 
-Calls are found by name: in the same class or module, by an import, or if the product has the name only once and no type
-of Python has such a method. So chains through steps, callbacks and methods of common names (`run`, `read`) end early,
-and the numbers are least ones.
+A function is found in its module or by an import, a method in the same class, or if the product has its name only once
+and no type of Python has such a method. So chains through steps, callbacks and methods of common names (`run`, `read`)
+end early, and the numbers are least ones.
 """
 
 import ast
@@ -70,12 +70,12 @@ def calls(found: Iterable[Source]) -> dict[str, set[str]]:
         known = {name.rpartition(".")[2]: name for _, name in imports(source)}
         for name, node in _definitions(source.tree, source.module):
             owner = name.rpartition(".")[0]
-            places = (f"{owner}.{{}}", f"{source.module}.{{}}")
             targets = (
-                next((place.format(last) for place in places if is_own and place.format(last) in bodies), None)
-                or (known.get(last) if is_own else None)
+                (known.get(last) or f"{source.module}.{last}")
+                if on is None
+                else (f"{owner}.{last}" if on == "self" and f"{owner}.{last}" in bodies else None)
                 or (only.get(last) if last not in PYTHONS else None)
-                for is_own, last in _called(node)
+                for on, last in _called(node)
             )
             graph[name] = {target for target in targets if target in bodies} - {name}
     return graph
@@ -94,13 +94,13 @@ def _is_constructor(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name in ("__init__", "__post_init__")
 
 
-def _called(node: ast.AST) -> Iterator[tuple[bool, str]]:
-    """The names that are called, and whether each is a plain name or a method of `self`."""
+def _called(node: ast.AST) -> Iterator[tuple[str | None, str]]:
+    """The names that are called, each with the name on which it is called: None for a plain name."""
     for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
         if isinstance(call.func, ast.Name):
-            yield True, call.func.id
+            yield None, call.func.id
         elif isinstance(call.func, ast.Attribute):
-            yield isinstance(call.func.value, ast.Name) and call.func.value.id == "self", call.func.attr
+            yield call.func.value.id if isinstance(call.func.value, ast.Name) else "", call.func.attr
 
 
 def reached(graph: dict[str, set[str]], start: str) -> tuple[set[str], list[str]]:

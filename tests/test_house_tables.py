@@ -32,5 +32,11 @@ def test_a_call_of_something_that_is_not_ours_reaches_nothing_of_ours_with_the_s
     assert calls(FOUND)["jobs.b.helper"] == set()
 
 
+def test_a_plain_name_is_no_method():
+    """It may be a parameter, or a function of Python."""
+    found = Source("jobs/c.py", "class C:\n    def run(self, go):\n        go()\n        run()\n        vars(self)")
+    assert calls([*FOUND, found])["jobs.c.C.run"] == set()
+
+
 def test_every_table_has_rows():
     assert [table.row_count > 0 for table in tables()] == [True] * 5
