@@ -15,7 +15,6 @@ from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
-from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.avro_resolution import (
     MISSING,
@@ -41,7 +40,7 @@ from lakelog.replication.protocol.avro_schema import (
     may_be_null,
 )
 from lakelog.replication.protocol.schema_history import AvroValues
-from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ValueField
+from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ValueField, ValueMisfit
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # decodes the value at a position, and returns its end, too
 Convert: TypeAlias = Callable[[Any], Any]

@@ -19,9 +19,8 @@ from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
 from lakelog.replication.clients.avro_decoder import AvroDecoder
-from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.protocol.schema_history import AvroValues
-from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ScalarType
+from lakelog.replication.protocol.value_type import FieldsType, FieldType, KeyedType, ListType, ScalarType, ValueMisfit
 
 Convert: TypeAlias = Callable[[Any], Any]
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
+from lakelog.replication.errors import one_line
+
 _NAMES = "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL STRING BINARY DATE TIMESTAMP TIMESTAMP_NTZ".split()
 SCALAR_TYPES = {name: name for name in _NAMES} | {
     "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT", "DEC": "DECIMAL",
@@ -82,6 +84,25 @@ class FieldsType:
 
 
 FieldType: TypeAlias = ScalarType | ListType | KeyedType | FieldsType
+
+
+class ValueMisfit(ValueError):
+    """A value that does not fit its schema, in JSON or in Avro. `str()` names the field, what it has, and what is
+    allowed."""
+
+    def __init__(self, fault: str, place: str = "") -> None:
+        super().__init__(fault)
+        self.fault = fault
+        self.place = place
+
+    def within(self, place: str) -> ValueMisfit:
+        """The same, found in a part of a larger value."""
+        dot = "." if self.place and not self.place.startswith(("[", "{")) else ""
+        return ValueMisfit(self.fault, f"{place}{dot}{self.place}")
+
+    def __str__(self) -> str:
+        # JSON can hold half of a surrogate pair, which Arrow's text cannot
+        return one_line(f"{f'field {self.place}' if self.place else 'the value'} {self.fault}")
 
 
 def quoted(name: str) -> str:

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients.avro_decoder import AvroDecoder
-from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException
 from lakelog.replication.protocol.avro_resolution import first_fault, resolve
 from lakelog.replication.protocol.schema_history import AvroValues, history_text, parsed_avro, with_schema
-from lakelog.replication.protocol.value_type import parse_ddl
+from lakelog.replication.protocol.value_type import ValueMisfit, parse_ddl
 from tests.protocol.test_avro_schema import ENUM, FIXED, logical, record
 
 POINT = {"type": "record", "fields": [{"name": "i", "type": "int"}, {"name": "j", "type": "int"}]}

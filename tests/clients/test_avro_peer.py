@@ -9,10 +9,10 @@ import pytest
 from fastavro.read import SchemaResolutionError
 
 from lakelog.replication.clients.avro_decoder import AvroDecoder
-from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.protocol.avro_resolution import first_fault, resolve
 from lakelog.replication.protocol.avro_schema import AvroArray, AvroMap, AvroRecord, AvroUnion
 from lakelog.replication.protocol.schema_history import parsed_avro
+from lakelog.replication.protocol.value_type import ValueMisfit
 from tests.clients.test_avro_decoder import encoded, named, values_of
 
 PRIMITIVES = "boolean int long float double bytes string".split()

@@ -14,7 +14,6 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 
 from lakelog.replication.clients.avro_decoder import AvroDecoder
 from lakelog.replication.clients.value_decoder import Decode, decoder_of
-from lakelog.replication.clients.value_misfit import ValueMisfit
 from lakelog.replication.errors import InvalidConfigurationException, InvalidRecordException
 from lakelog.replication.protocol.schema_history import AvroValues
 from lakelog.replication.protocol.value_type import (
@@ -26,6 +25,7 @@ from lakelog.replication.protocol.value_type import (
     ListType,
     ScalarType,
     ValueField,
+    ValueMisfit,
 )
 from lakelog.schemas import LOG
 
