@@ -12,16 +12,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, PlannedRows, plan_rows, plan_tasks
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.typed_values import TypedValues, avro_decoders
+from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.protocol.schema_history import AvroValues
-from lakelog.replication.storage.log.partition_rows import read_row_ranges
+from lakelog.replication.storage.log.partition_rows import RowRange, row_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -125,34 +125,33 @@ def read_task(
     records cannot be read.
     """
     for file, found in groupby(planned, key=lambda each: each.rows.file):
-        wanted = list(found)
+        left = dict(enumerate(found))
         try:
-            tables = read_row_ranges(file, [each.rows for each in wanted], schema.names, use_threads=False)
-            _check_count(wanted, tables)
+            for number, part, records in row_pieces(file, [each.rows for each in left.values()], schema.names, False):
+                _check_count(left[number], part, records)
+                yield from _batches(records, schema)
+                if part.stop < left[number].rows.stop:
+                    left[number] = left[number].part(part.stop, left[number].rows.stop)
+                else:
+                    del left[number]
         except CorruptRecordException as error:
             if not moves:
                 raise
             logger.info("%s; its records are planned anew", error)
-            again = [new for each in wanted for new in find_again(each)]
+            again = [new for each in left.values() for new in find_again(each)]
             yield from read_task(again, schema, find_again, moves - 1)
-            continue
-        for table in tables:
-            yield from _batches(table, schema)
 
 
-def _check_count(wanted: Sequence[PlannedRows], tables: Sequence[pa.Table]) -> None:
-    for each, table in zip(wanted, tables, strict=True):
-        if not each.rows.is_cleaned and table.num_rows != each.rows.offsets:
-            file = each.rows.file
-            raise CorruptRecordException(
-                f"{file.root.path(file.name)}: has {table.num_rows} of the records {each.rows.start} to "
-                f"{each.rows.stop - 1} of {each.topic_partition}"
-            )
+def _check_count(wanted: PlannedRows, part: RowRange, records: pa.Table) -> None:
+    if not part.is_cleaned and records.num_rows != part.offsets:
+        raise CorruptRecordException(
+            f"{part.file.root.path(part.file.name)}: has {records.num_rows} of the records {part.start} to "
+            f"{part.stop - 1} of {wanted.topic_partition}"
+        )
 
 
 def _batches(found: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of some MB: Spark holds one at a time in memory that is not of the heap."""
+    """Batches of some MB, none with rows of several row groups: Spark holds one at a time in memory that is not of the
+    heap."""
     size = max(1, _BATCH_BYTES * found.num_rows // max(1, found.nbytes))
-    table = found.cast(schema)
-    for start in range(0, table.num_rows, size):
-        yield table.slice(start, size).combine_chunks().to_batches()[0]
+    return iter(found.cast(schema).to_batches(size))

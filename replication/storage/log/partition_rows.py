@@ -1,5 +1,5 @@
-"""Finds the rows of a partition's records in a segment, and reads them: only the row groups that have them, and without
-a copy. [FE-01]"""
+"""Finds the rows of a partition's records in a segment, and reads them: only the row groups that have them, one after
+the other, and without a copy. [FE-01]"""
 
 from __future__ import annotations
 
@@ -96,45 +96,93 @@ def row_ranges(
 def read_row_ranges(
     file: SegmentFile, ranges: Sequence[RowRange], columns: Sequence[str] = LOG.names, use_threads: bool = True
 ) -> list[pa.Table]:
-    """The records of each range of one file. They have these columns of `schemas.LOG`, and the order of offsets. The
-    checksum of each page is verified.
+    """The records of each range of one file: its pieces, joined. Parameters and errors as for `row_pieces`."""
+    pieces: list[list[pa.Table]] = [[] for _ in ranges]
+    for number, _, records in row_pieces(file, ranges, columns, use_threads):
+        pieces[number].append(records)
+    return [pa.concat_tables(each) for each in pieces]
 
-    The tables share memory, unless they are a small part of the rows that were read. Without `use_threads` it takes one
-    core. Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the
-    file.
+
+class RowPiece(NamedTuple):
+    """Records of the range with this number, and the part of the range that they are."""
+
+    number: int
+    part: RowRange
+    records: pa.Table
+
+
+def row_pieces(
+    file: SegmentFile, ranges: Sequence[RowRange], columns: Sequence[str] = LOG.names, use_threads: bool = True
+) -> Iterator[RowPiece]:
+    """The records of ranges of one file, piece by piece. They have these columns of `schemas.LOG`. Each range has one
+    piece or more, in the order of offsets, which is also the order within a piece. The checksum of each page is
+    verified.
+
+    A piece has rows of one row group, and the next row group can have its memory. All are read at once where the log
+    cleaner has removed records, and where a few rows are wanted of a file that takes requests. The pieces of a row
+    group share memory, unless they are a small part of it. Without `use_threads` it takes one core.
+
+    Raises CorruptRecordException, naming the file, and KafkaStorageException if the store does not return the file.
+    What was given before is right.
     """
     root, name = file.root, file.name
     names = [name for name in LOG.names if name in columns or name in _CHECKED]
+    schema, left = pa.schema([LOG.arrow.field(name) for name in columns]), dict(enumerate(ranges))
     try:
-        is_whole = file.size < _WHOLE_BYTES or (not root.is_local and 2 * sum(r.rows for r in ranges) >= file.rows)
+        is_whole = file.size < _WHOLE_BYTES or 2 * sum(each.rows for each in ranges) >= file.rows
+        by_requests = not (is_whole or root.is_local)
         with pa.BufferReader(root.read_buffer(name)) if is_whole else root.open(name, file.size) as source:
-            parquet = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=not root.is_local)
-            tables = _slices(parquet, ranges, names, use_threads)
+            parquet = pq.ParquetFile(
+                source, page_checksum_verification=True, pre_buffer=by_requests, read_dictionary=["topic_id"]
+            )
+            at_once = by_requests or any(each.is_cleaned for each in ranges)
+            for number, part, rows in _planned_pieces(parquet, ranges, names, use_threads, at_once):
+                if not _is_range(part, rows):
+                    break
+                if part.stop < left[number].stop:
+                    left[number] = left[number].part(part.stop, left[number].stop)
+                else:
+                    del left[number]
+                yield RowPiece(number, part, _within(part, rows).select(schema.names).cast(schema))
     except (OSError, pa.ArrowInvalid) as error:
         root.check_is_handed_out(name)
         raise CorruptRecordException(f"{root.path(name)}: {error}") from error
-    is_as_planned = all(map(_is_range, ranges, tables))
-    found = map(_within, ranges, tables) if is_as_planned else _rows_in_any_order(root, name, ranges)
-    return [table.select(list(columns)) for table in found]
+    if left:  # the file has other rows there: another tool may have written them in another order
+        records = read_records(root, name)
+        for number, part in left.items():
+            found = rows_of(records, part.topic_id_partition, part.start, part.stop).sort_by("offset")
+            yield RowPiece(number, part, found.select(schema.names).cast(schema))
 
 
-def _slices(
-    file: pq.ParquetFile, ranges: Sequence[RowRange], names: Sequence[str], use_threads: bool
-) -> list[pa.Table]:  # fmt: skip
-    """The rows of each range, of which there may be fewer if the file is not as its headers say."""
+def _planned_pieces(
+    file: pq.ParquetFile, ranges: Sequence[RowRange], names: Sequence[str], use_threads: bool, at_once: bool
+) -> Iterator[RowPiece]:
+    """The rows where the ranges have them, of which there may be fewer if the file is not as its headers say."""
     sizes = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
     starts = [*accumulate(sizes, initial=0)]
-    chosen = [
-        n for n in range(len(sizes))
-        if any(r.row < starts[n + 1] and starts[n] < r.row + r.rows for r in ranges)
-    ]  # fmt: skip
-    read = file.read_row_groups(chosen, columns=list(names), use_threads=use_threads)
-    table = read.select(list(names)).cast(pa.schema([LOG.arrow.field(name) for name in names]))
-    left_out = [sum(sizes[n] for n in range(len(sizes)) if starts[n] < r.row and n not in chosen) for r in ranges]
-    parts = [table.slice(r.row - n, r.rows) for r, n in zip(ranges, left_out, strict=True)]
-    if 2 * sum(part.num_rows for part in parts) >= table.num_rows:
-        return parts
-    return [part.take(pa.arange(0, part.num_rows)) for part in parts]  # slices would keep all of the memory alive
+    chosen = [n for n in range(len(sizes)) if _parts(ranges, starts[n], starts[n + 1])]
+    for groups in [chosen] if at_once else [[n] for n in chosen]:
+        parts = dict(enumerate(ranges)) if at_once else _parts(ranges, starts[groups[0]], starts[groups[0] + 1])
+        table = file.read_row_groups(groups, columns=list(names), use_threads=use_threads)
+        found = dict[int, pa.Table]()
+        for number, part in parts.items():
+            left_out = sum(size for n, size in enumerate(sizes) if starts[n] < part.row and n not in groups)
+            found[number] = table.slice(part.row - left_out, part.rows)
+        if 2 * sum(rows.num_rows for rows in found.values()) < table.num_rows:  # a slice keeps all of it in memory
+            found = {number: rows.take(pa.arange(0, rows.num_rows)) for number, rows in found.items()}
+        del table
+        for number, part in parts.items():
+            yield RowPiece(number, part, found.pop(number))
+
+
+def _parts(ranges: Sequence[RowRange], first: int, stop: int) -> dict[int, RowRange]:
+    """The parts of the ranges that lie in the rows `first` to before `stop`, by the number of the range."""
+    found = dict[int, RowRange]()
+    for number, each in enumerate(ranges):
+        start, end = max(each.row, first), min(each.row + each.rows, stop)
+        if start < end:
+            found[number] = each.part(each.start + start - each.row, each.start + end - each.row)
+    return found
 
 
 def _is_range(wanted: RowRange, rows: pa.Table) -> bool:
@@ -160,9 +208,3 @@ def _within(wanted: RowRange, rows: pa.Table) -> pa.Table:
     if not wanted.is_cleaned:
         return rows
     return rows.filter(pc.and_(pc.greater_equal(rows["offset"], wanted.start), pc.less(rows["offset"], wanted.stop)))
-
-
-def _rows_in_any_order(root: StorageRoot, name: str, ranges: Sequence[RowRange]) -> Iterator[pa.Table]:
-    records = read_records(root, name)
-    for wanted in ranges:
-        yield rows_of(records, wanted.topic_id_partition, wanted.start, wanted.stop).sort_by("offset")

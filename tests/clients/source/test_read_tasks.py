@@ -1,11 +1,21 @@
-"""How planned rows are split into tasks."""
+"""How planned rows are split into tasks, and how a task goes on after a file that is broken."""
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
 from lakelog.replication.clients.source.read_plan import PlannedRows, tasks_of
+from lakelog.replication.clients.source.topic_reader import read_task
+from lakelog.replication.errors import CorruptRecordException
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
+from lakelog.replication.storage.log import segment
 from lakelog.replication.storage.log.partition_rows import RowRange, SegmentFile
+from lakelog.replication.storage.log.segment import write_segment
+from lakelog.schemas import LOG
+from tests.storage.log.test_partition_rows import HEADERS, ROWS, break_row_group, rows_in
+from tests.storage.logs import P0, P1
 
 MB = 1024 * 1024
 END = LogEnd(1_000, "chain")
@@ -58,3 +68,39 @@ def test_a_segment_is_read_by_one_task_and_a_task_has_about_32_mb():
     tasks = tasks_of(given)
     assert [sorted({each.rows.file.name for each in task}) for task in tasks] == [["a", "b"], ["c"]]
     assert sorted(read(tasks)) == sorted(read([given]))
+
+
+def test_records_after_a_broken_row_group_are_planned_anew_and_those_before_are_given_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(segment, "row_groups", lambda *_: [2, 3, 2, 1])
+    broken, other = (StorageRoot.of(str(tmp_path / name)) for name in ("broken", "other"))
+    for root in (broken, other):
+        Path(root.uri).mkdir()
+    written = {root: write_segment(root, 1, ROWS, HEADERS) for root in (broken, other)}
+    break_row_group(broken, written[broken], 1)
+
+    def plan(root):
+        found = [rows for key in (P0, P1) for rows in rows_in(root, written[root], key)]
+        return [PlannedRows(rows, "t", MB, END) for rows in found]
+
+    def moved(rows):
+        return rows._replace(file=SegmentFile.of(other, written[other]))
+
+    asked = []
+
+    def find_again(lost):
+        asked.append((lost.topic_partition.partition, lost.rows.start, lost.rows.stop))
+        (found,) = (each for each in plan(other) if each.rows.part(lost.rows.start, lost.rows.stop) == moved(lost.rows))
+        return [found.part(lost.rows.start, lost.rows.stop)]
+
+    schema = pa.schema([LOG.arrow.field(name) for name in ("partition", "offset", "value")])
+    batches = list(read_task(plan(broken), schema, find_again))
+    assert pa.Table.from_batches(batches).to_pylist() == ROWS.select(schema.names).to_pylist()
+    assert asked == [(0, 4, 6), (0, 9, 10), (1, 0, 3)]
+
+
+def test_a_file_with_fewer_rows_than_its_headers_say_is_an_error_that_names_it(tmp_path):
+    root = StorageRoot.of(str(tmp_path))
+    written = write_segment(root, 1, ROWS.slice(0, 7), HEADERS)
+    planned = [PlannedRows(rows, "t", MB, END) for rows in rows_in(root, written, P1)]
+    with pytest.raises(CorruptRecordException, match=f"{written.name}: has 0 of the records 2 to 2 of t-1"):
+        list(read_task(planned, LOG.arrow, lambda _: planned, moves=1))

@@ -12,7 +12,13 @@ from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.storage.delta.object_root import ObjectRoot
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import partition_rows, segment
-from lakelog.replication.storage.log.partition_rows import RowRange, SegmentFile, read_row_ranges, row_ranges
+from lakelog.replication.storage.log.partition_rows import (
+    RowRange,
+    SegmentFile,
+    read_row_ranges,
+    row_pieces,
+    row_ranges,
+)
 from lakelog.replication.storage.log.segment import write_segment
 from lakelog.schemas import LOG
 from tests.storage.logs import P0, P1, P2, header, log_rows
@@ -35,6 +41,15 @@ def written(storage, monkeypatch):
 
 def rows_in(root, segment, partition, start=0, stop=99):
     return row_ranges(root, segment, partition, OffsetRange(start, stop))
+
+
+def break_row_group(root, segment, number):
+    """Changes a byte of the values of a row group."""
+    path = Path(root.path(segment.name))
+    column = pq.read_metadata(path).row_group(number).column(LOG.names.index("value"))
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
 
 
 def read_rows(root, segment, ranges, *more):
@@ -77,13 +92,13 @@ def test_only_row_groups_with_wanted_rows_are_read(storage, written, monkeypatch
     read, original = [], pq.ParquetFile.read_row_groups
 
     def noted(file, groups, **given):
-        read.append(groups)
+        read.extend(groups)
         return original(file, groups, **given)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
     wanted = rows_in(storage, written, P1, 2, 3) + rows_in(storage, written, P0, 3, 4)
     tables = read_rows(storage, written, wanted)
-    assert read == [[0, 3]]
+    assert read == [0, 3]
     assert [table["offset"].to_pylist() for table in tables] == [[2], [3]]
 
 
@@ -106,15 +121,31 @@ def test_a_small_part_keeps_no_other_rows_in_memory(storage, stop, is_copied):
     assert (sum(held.values()) < whole["offset"].nbytes) == is_copied
 
 
-def test_a_file_in_another_order_is_searched(storage):
+@pytest.mark.parametrize("groups", [[8], [2, 3, 2, 1], [1] * 8], ids=str)
+@pytest.mark.parametrize("right", [0, 2, 5], ids="the first {} rows are right".format)
+def test_a_file_in_another_order_is_searched(storage, monkeypatch, groups, right):
     """As another tool may write it: the row numbers of the headers are then those of other records."""
-    order = [*range(ROWS.num_rows)]
+    monkeypatch.setattr(segment, "row_groups", lambda *_: groups)
     for seed in range(20):
-        random.Random(seed).shuffle(order)
+        others = [*range(right, ROWS.num_rows)]
+        random.Random(seed).shuffle(others)
+        order = [*range(right), *others]
         written = write_segment(storage, 1, ROWS.take(order), HEADERS)
         ranges = rows_in(storage, written, P0) + rows_in(storage, written, P1)
         tables = read_rows(storage, written, ranges)
         assert pa.concat_tables(tables).to_pylist() == ROWS.to_pylist()
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 20], ids=["by parts", "as a whole"])
+def test_what_was_read_before_a_broken_row_group_is_given(storage, written, monkeypatch, whole_bytes):
+    monkeypatch.setattr(partition_rows, "_WHOLE_BYTES", whole_bytes)
+    break_row_group(storage, written, 1)
+    ranges = rows_in(storage, written, P0) + rows_in(storage, written, P1)
+    pieces = row_pieces(SegmentFile.of(storage, written), ranges, ["offset", "value"])
+    number, part, rows = next(pieces)
+    assert (number, part, rows["offset"].to_pylist()) == (0, ranges[0].part(2, 4), [2, 3])
+    with pytest.raises(CorruptRecordException, match=written.name):
+        next(pieces)
 
 
 @pytest.mark.parametrize("whole_bytes", [0, 1 << 20], ids=["by parts", "as a whole"])
@@ -143,9 +174,17 @@ def test_from_an_object_store(s3_options, monkeypatch, whole_bytes):
     tables = read_rows(bucket, written, ranges)
     assert [table["offset"].to_pylist() for table in tables] == [[3, 4, 5], [9]]
     assert not parts, "half of the rows are wanted: one request"
-    (table,) = read_rows(bucket, written, ranges[1:])
-    assert table["offset"].to_pylist() == [9]
+    read, original = [], pq.ParquetFile.read_row_groups
+
+    def noted(file, groups, **given):
+        read.append(groups)
+        return original(file, groups, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
+    few = [ranges[0].part(4, 5), rows_in(bucket, written, P1, 0)[0].part(2, 3)]
+    assert [table["offset"].to_pylist() for table in read_rows(bucket, written, few)] == [[4], [2]]
     assert len(parts) == (whole_bytes == 0)
+    assert read == ([[1, 3]] if parts else [[1], [3]]), "row groups are asked for at once"
     away = StorageRoot.of("s3://bucket/rows", {**s3_options, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, timeout_ms=50)
     with pytest.raises(KafkaStorageException):
         read_rows(away, written, ranges)
