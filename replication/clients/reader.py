@@ -23,6 +23,7 @@ from lakelog.replication.clients.committed_range import (
 )
 from lakelog.replication.clients.partition_reader import OpenPartition, PartitionReader
 from lakelog.replication.clients.purgatory import until_available
+from lakelog.replication.clients.spark_worker import keep_imports
 from lakelog.replication.clients.topic_view import TopicView, forget_view, open_view
 from lakelog.replication.config import Config
 from lakelog.replication.errors import (
@@ -251,6 +252,7 @@ def segment_records(spark: SparkSession, read: LogRead) -> DataFrame:
 
 def _reader(root: StorageRoot) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_imports()
         name, records = "", LOG.arrow.empty_table()
         for row in (row for batch in given for row in batch.to_pylist()):
             if row["segment"] != name:

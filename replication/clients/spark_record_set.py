@@ -30,6 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from lakelog.replication.clients.record_limit import RecordLimit, RefusedRecord, refused_records
 from lakelog.replication.clients.records import partitions_of, split, to_records
 from lakelog.replication.clients.sink.routed_records import LARGE_BYTES
+from lakelog.replication.clients.spark_worker import keep_imports
 from lakelog.replication.errors import KafkaStorageException, LakelogException, error_or
 from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
@@ -179,6 +180,7 @@ def _run(frame: DataFrame, job: Callable[[Iterator[pa.RecordBatch]], Any]) -> li
     Spark would wrap it in the stack trace of a worker."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_imports()
         yield pa.RecordBatch.from_pydict({"packed": [pickle.dumps(error_or(job, batches))]})
 
     return [pickle.loads(bytes(row["packed"])) for row in frame.mapInArrow(run, _PACKED).collect()]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.sink.sink_options import (
     SinkOptions,
     check_columns,
@@ -15,6 +14,7 @@ from lakelog.replication.clients.sink.sink_options import (
     parse_sink_options,
 )
 from lakelog.replication.clients.sink.topic_writer import TopicStreamWriter, TopicWriter
+from lakelog.replication.clients.spark_worker import plain_errors
 from lakelog.replication.clients.topic_view import open_view
 from lakelog.replication.errors import InvalidConfigurationException
 

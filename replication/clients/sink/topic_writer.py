@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.producer import Producer, raise_first_error
 from lakelog.replication.clients.record_limit import RefusedRecord, refused_records
 from lakelog.replication.clients.sink.batch_commit import SinkSender, commit_batch, groups_of, staged_records
@@ -19,6 +18,7 @@ from lakelog.replication.clients.sink.routed_records import routed_chunks
 from lakelog.replication.clients.sink.sink_options import SinkOptions
 from lakelog.replication.clients.sink.sink_stage import SinkStage, free_unused_stages
 from lakelog.replication.clients.sink.stage_copies import StageCopies
+from lakelog.replication.clients.spark_worker import plain_errors
 from lakelog.replication.clients.topic_view import TopicView, open_view
 from lakelog.replication.errors import IllegalStateException, LakelogException
 from lakelog.replication.storage.staged_batch import Part, stages_of

@@ -17,7 +17,7 @@ from lakelog.replication.clients.source.read_plan import Bounds, FindAgain, Plan
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.typed_values import TypedValues, avro_decoders
-from lakelog.replication.clients.plain_errors import plain_errors, plain_iteration
+from lakelog.replication.clients.spark_worker import plain_errors, plain_iteration
 from lakelog.replication.errors import CorruptRecordException, OffsetOutOfRangeException
 from lakelog.replication.protocol.record_batch import OffsetRange
 from lakelog.replication.protocol.schema_history import AvroValues

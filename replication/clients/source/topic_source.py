@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.partition_view import partition_view
 from lakelog.replication.clients.source.source_columns import columns_of
 from lakelog.replication.clients.source.source_options import parse_options
 from lakelog.replication.clients.source.topic_reader import TopicReader
 from lakelog.replication.clients.source.topic_stream import RefusedStreamReader, TopicStreamReader
+from lakelog.replication.clients.spark_worker import plain_errors
 from lakelog.replication.errors import LakelogException
 
 

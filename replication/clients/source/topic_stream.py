@@ -17,13 +17,13 @@ from pyspark.sql.types import StructType
 
 from lakelog.replication.clients.group_access import GroupAccess
 from lakelog.replication.clients.partition_reader import OpenPartition
-from lakelog.replication.clients.plain_errors import plain_errors
 from lakelog.replication.clients.source.offset_spec import LATEST, OffsetSpec
 from lakelog.replication.clients.source.partition_view import PartitionView, Registered, partition_view
 from lakelog.replication.clients.source.read_plan import Bounds, PlannedRows, plan_rows
 from lakelog.replication.clients.source.source_columns import arrow_schema
 from lakelog.replication.clients.source.source_options import SourceOptions
 from lakelog.replication.clients.source.topic_reader import records_of, topic_tasks
+from lakelog.replication.clients.spark_worker import plain_errors
 from lakelog.replication.errors import (
     InvalidConfigurationException,
     LakelogException,

@@ -1,11 +1,13 @@
-"""Errors that reach the user of Spark as one sentence, without the stack trace of a Python worker."""
+"""Our code in a Python worker of Spark: an error reaches the user as one sentence, without a stack trace, and what the
+worker has imported costs nothing after each task."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import ParamSpec, TypeVar
 
 from lakelog.replication.errors import LakelogException
@@ -35,8 +37,16 @@ def plain_iteration(found: Iterator[Answer]) -> Iterator[Answer]:
         yield from found
 
 
+@cache
+def keep_imports() -> None:
+    """Leaves the modules of this worker out of garbage collection. Spark collects after each task, and modules are most
+    of what a worker has: that took a sixth of the workers' time in a batch read."""
+    gc.freeze()
+
+
 @contextmanager
 def _without_trace() -> Iterator[None]:
+    keep_imports()
     try:
         yield
     except LakelogException:
