@@ -23,7 +23,7 @@ from lakelog.verification.bench.replication import circumstances, summary
 TOPIC, STREAMED, PARTITIONS, BROKERS = "bench", "streamed", 12, 3
 PLAIN, COMMITTED, SOURCE, TAIL = "plain Delta", "read_committed", 'format("lakelog")', "read_committed, tail"
 PLAIN_STREAM, STREAM, CONSUMER = "plain Delta stream", 'stream of format("lakelog")', "Consumer"
-_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")  # those of the source
 _TIMEOUT_MS = 120_000
 _MILLION, _THOUSAND = DataSet(1_000_000, 100), DataSet(1_000, 100)
 _PEERS = {COMMITTED: PLAIN, SOURCE: PLAIN, STREAM: PLAIN_STREAM}
@@ -104,14 +104,13 @@ class _ReadRun:
         raise_first_error(self._producer.send(topic, records, timeout_ms=_TIMEOUT_MS))
 
     def _plain(self) -> DataFrame:
-        return self._spark.read.format("delta").load(str(self._folder / "plain")).select(*_COLUMNS)
+        return self._spark.read.format("delta").load(str(self._folder / "plain"))
 
     def _committed(self, starting: Mapping[int, int] | str = "earliest") -> DataFrame:
         return read_committed(self._spark, self._cluster, TOPIC, starting).select(*_COLUMNS)
 
     def _source(self) -> DataFrame:
-        reader = self._spark.read.format("lakelog").options(cluster=self._cluster, subscribe=TOPIC)
-        return reader.load().select(*_COLUMNS)
+        return self._spark.read.format("lakelog").options(cluster=self._cluster, subscribe=TOPIC).load()
 
     def _are_equal(self) -> bool:
         """Whether each way gives the rows of the plain table, and the topic has all that was sent."""
