@@ -16,7 +16,6 @@ from lakelog.replication.protocol.partition_log import PartitionLog
 from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.protocol.rounds.carry_out import Handler, Result, carry_out
-from lakelog.replication.protocol.rounds.pipeline_round import StepOf
 from lakelog.replication.protocol.rounds.send_round import (
     AppendToLeader,
     AppendToLeaders,
@@ -37,8 +36,6 @@ from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.log_append import Positions, append
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
-
-_READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps whose answers sends share
 
 Outcomes: TypeAlias = Mapping[TopicIdPartition, Appended | LakelogException]
 
@@ -114,23 +111,3 @@ class SendExecutor:
             except LakelogException as error:
                 found[partition] = error
         return found
-
-
-class StepSharing:
-    """Carries out the steps of sends in flight. Sends that poll at the same time share what they read, until one
-    writes. `seen`: what was read since the last poll, which the sender clears before the next one."""
-
-    def __init__(self) -> None:
-        self.seen: dict[SendStep, Any] = {}
-
-    def step(self, step: StepOf) -> Any:
-        """Carries out a step, or returns what the same step has read for another send. A read of leaders' rows discards
-        the logs that were read before it: they may lack records that a row claims."""
-        if not isinstance(step.step, _READS):
-            self.seen.clear()
-            return step.execute(step.step)
-        if step.step not in self.seen:
-            if isinstance(step.step, ReadLeaderships):
-                self.seen = {seen: found for seen, found in self.seen.items() if not isinstance(seen, ReadLeaderLogs)}
-            self.seen[step.step] = step.execute(step.step)
-        return self.seen[step.step]

@@ -18,7 +18,6 @@ from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.accumulator import PendingRecords, PendingSend, RecordAccumulator
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import SingleRecord
-from lakelog.replication.clients.send_executor import StepSharing
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, SendInFlight, StepOf
@@ -57,7 +56,6 @@ class Sender:
         self._closed: BaseException | None = None  # after `close`: the error of the sends that are left at its time-out
         self._is_cut_short = False  # `close` has reached its time-out
         self._max_in_flight = config.max_in_flight_requests_per_connection
-        self._reads = StepSharing()
         self._pipeline = PipelineRound(self._next, self._max_in_flight, time.monotonic, poll_ms / 1000)
 
     def wake(self) -> None:
@@ -202,11 +200,10 @@ class Sender:
             self.work()
 
     def _run_pipeline(self, until: Callable[[], bool]) -> None:
-        self._reads.seen.clear()
         try:
             while True:
                 work = self._pipeline.run(lambda: self._is_cut_short or until())
-                carry_out(work, {StepOf: self._reads.step, Pause: self._pause})
+                carry_out(work, {StepOf: StepOf.answer, Pause: self._pause})
                 if self._is_cut_short or until() or not self._linger():
                     break
         except BaseException as error:
@@ -334,7 +331,6 @@ class Sender:
     def _pause(self, step: Pause) -> bool:
         """Waits until the next poll is due, or until a send is ready and may be in flight beside the others. Returns
         True in the second case: that send begins before the poll. Sends expire at their deadlines meanwhile."""
-        self._reads.seen.clear()
         poll_at = min(time.monotonic() + self._poll_ms / 1000, step.deadline)
         while True:
             self._woken.clear()

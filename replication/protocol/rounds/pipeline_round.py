@@ -11,8 +11,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from lakelog.replication.protocol.rounds import carry_out
 from lakelog.replication.protocol.rounds.carry_out import Result
-from lakelog.replication.protocol.rounds.send_round import Pause, RecordMetadata, SendStep
+from lakelog.replication.protocol.rounds.send_round import (
+    Pause,
+    ReadLeaderLogs,
+    ReadLeaderships,
+    ReadReplicas,
+    ReadTopic,
+    RecordMetadata,
+    SendStep,
+)
 from lakelog.replication.protocol.rounds.send_round import Round as SendSteps
+
+_READS = ReadTopic, ReadLeaderships, ReadLeaderLogs, ReadReplicas  # the steps whose answers sends share
 
 Answers: TypeAlias = Mapping[int, RecordMetadata]
 
@@ -38,6 +48,10 @@ class StepOf(NamedTuple):
     execute: Callable[[SendStep], Any]
     step: SendStep
 
+    def answer(self) -> Any:
+        """Carries out the step and returns its answer."""
+        return self.execute(self.step)
+
 
 Round: TypeAlias = carry_out.Round[StepOf | Pause, Result]
 
@@ -46,7 +60,8 @@ class PipelineRound:
     """Advances the sends in flight, and begins others while fewer than `max_in_flight` are there.
 
     A send that begins appends at once, after those before it. While sends wait, all of them poll the tables together,
-    every `seconds`. `next_send`: returns the next send, or None. `clock`: monotonic, in seconds.
+    every `seconds`. They share what they read, until the next pause or until one of them writes. `next_send`: returns
+    the next send, or None. `clock`: monotonic, in seconds.
     """
 
     def __init__(
@@ -62,6 +77,7 @@ class PipelineRound:
         self._seconds = seconds
         self._poll_at = 0.0
         self._in_flight: list[SendInFlight] = []
+        self._seen: dict[SendStep, Any] = {}  # the answers of the reads since the last pause and the last write
 
     @property
     def in_flight(self) -> int:
@@ -70,6 +86,7 @@ class PipelineRound:
 
     def run(self, until: Callable[[], bool] = lambda: False) -> Round[None]:
         """Goes on until nothing is left to send and to wait for, or until `until` returns true."""
+        self._seen.clear()
         while not until():
             begun = self._next_send() if len(self._in_flight) < self._max_in_flight else None
             if begun is not None:
@@ -86,6 +103,7 @@ class PipelineRound:
         """Continues the paused sends, in their order, except for `begun`, the send that has just begun. Without a
         `begun` it pauses first, and returns if the pause was cut short."""
         if begun is None:
+            self._seen.clear()
             deadline = min(sending.deadline for sending in self._in_flight)
             is_cut_short = yield Pause(deadline, any(sending.is_backing_off for sending in self._in_flight))
             if is_cut_short:
@@ -101,7 +119,7 @@ class PipelineRound:
             step = next(sending.work)
             while not isinstance(step, Pause):
                 try:
-                    answer = yield StepOf(sending.execute, step)
+                    answer = yield from self._answer(sending, step)
                 except Exception as error:
                     step = sending.work.throw(error)
                 else:
@@ -111,6 +129,18 @@ class PipelineRound:
             self._end(sending, end.value, None)
         except Exception as error:
             self._end(sending, None, error)
+
+    def _answer(self, sending: SendInFlight, step: SendStep) -> Round[Any]:
+        """Carries out a step, or returns what the same step has read for another send. A read of leaders' rows discards
+        the logs that were read before it: they may lack records that a row claims."""
+        if not isinstance(step, _READS):
+            self._seen.clear()
+            return (yield StepOf(sending.execute, step))
+        if step not in self._seen:
+            if isinstance(step, ReadLeaderships):
+                self._seen = {read: found for read, found in self._seen.items() if not isinstance(read, ReadLeaderLogs)}
+            self._seen[step] = yield StepOf(sending.execute, step)
+        return self._seen[step]
 
     def _end(self, sending: SendInFlight, answers: Answers | None, error: BaseException | None) -> None:
         self._in_flight.remove(sending)

@@ -140,7 +140,7 @@ class World:
     def go_on(self, until=lambda: False):
         """Runs the pipeline; after an interruption nothing is in flight any more."""
         try:
-            carry_out(self.pipeline.run(until), {StepOf: lambda step: step.execute(step.step), Pause: self.pause})
+            carry_out(self.pipeline.run(until), {StepOf: StepOf.answer, Pause: self.pause})
         except Interrupted as error:
             self.pipeline.abort(error)
 

@@ -139,7 +139,7 @@ class Pipeline:
         return "answers"
 
     def run(self, until=lambda: False):
-        carry_out(self.round.run(until), {StepOf: lambda step: step.execute(step.step), Pause: self.pause})
+        carry_out(self.round.run(until), {StepOf: StepOf.answer, Pause: self.pause})
         return self.told
 
     def execute(self, number, step):
