@@ -28,13 +28,14 @@ from lakelog.replication.errors import InvalidRecordException, error_or
 from lakelog.replication.protocol.append import PartitionAppend
 from lakelog.replication.protocol.record_batch import TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
-from lakelog.replication.storage.log.log_append import SegmentWriter
+from lakelog.replication.storage.log.log_append import Positions
 from lakelog.replication.storage.log.new_batches import (
     ArrowRecords,
     NewRecords,
     digests_of,
-    segment_writer,
+    write_batches,
 )
+from lakelog.replication.storage.log.segment import Segment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,8 +60,11 @@ class RecordSet(Protocol):
     counts: Mapping[int, int]  # the number of records of each partition
     nbytes: int  # in the memory of this process
 
-    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Returns the writer of these partitions' records into new segments of the log at `root`."""
+    def write(
+        self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend], positions: Positions
+    ) -> Sequence[Segment]:  # fmt: skip
+        """Writes the records of those of these partitions that have a position into new segments of the log at `root`,
+        uncommitted. If positions have moved, it writes the same records again."""
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
         """The digests of parts of a partition's records. A part is a range of them, counted from 0."""
@@ -125,10 +129,12 @@ class _LocalRecordSet:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
-        """Returns a writer that runs in this process."""
+    def write(
+        self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend], positions: Positions
+    ) -> Sequence[Segment]:  # fmt: skip
+        """Writes in this process."""
         records = {request.topic_id_partition: self._by_partition[request.partition] for request in requests}
-        return segment_writer(root, leader, requests, records, self._segment_bytes)
+        return write_batches(root, leader, requests, records, self._segment_bytes, positions)
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
         """The digests of parts of a partition's records."""

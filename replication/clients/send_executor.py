@@ -82,15 +82,11 @@ class SendExecutor:
         return self._view.config(self._topic).min_insync_replicas
 
     def _append(self, log: ReplicaLog, step: AppendToLeader) -> Outcomes:
-        write = self._given.writer(log.root, step.leader, step.requests)
-
-        def note_and_write(positions: Positions) -> Sequence[Segment]:
+        def write(positions: Positions) -> Sequence[Segment]:
             step.note_written(positions)
-            return write(positions)
+            return self._given.write(log.root, step.leader, step.requests, positions)
 
-        return append(
-            log, step.requests, note_and_write, self._given.digests, self._options.who, self._options.deadline
-        )
+        return append(log, step.requests, write, self._given.digests, self._options.who, self._options.deadline)
 
     def _append_to_all(self, step: AppendToLeaders) -> list[Outcomes | LakelogException]:
         """Appends to the logs of several leaders, with a thread for each. This thread opens the logs first."""

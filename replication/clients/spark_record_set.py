@@ -38,8 +38,8 @@ from lakelog.replication.storage.delta.data_file_name import staged_prefix
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
 from lakelog.replication.storage.log.encoded_batches import StagedRecords, stage
-from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
-from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, joined, segment_writer
+from lakelog.replication.storage.log.log_append import Positions
+from lakelog.replication.storage.log.new_batches import ArrowRecords, NewRecords, digests_of, joined, write_batches
 from lakelog.replication.storage.log.segment import Segment
 
 KEPT_BYTES = 64 * 1024  # of records that a task returns to the driver
@@ -117,18 +117,16 @@ class SparkRecordSet:
     def __exit__(self, *error: object) -> None:
         _delete(lambda: {(each.root, each.name) for found in self._records.values() for each in found})
 
-    def writer(self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend]) -> SegmentWriter:
+    def write(
+        self, root: StorageRoot, leader: int, requests: Sequence[PartitionAppend], positions: Positions
+    ) -> Sequence[Segment]:  # fmt: skip
         """Writes in tasks. One has all records of a partition."""
-
-        def write(positions: Positions) -> list[Segment]:
-            todo = [request for request in requests if request.topic_id_partition in positions]
-            shares = self._shares(todo)
-            job = _WriteSegments(root, leader, shares, dict(positions), self._records_of(todo), self._segment_bytes)
-            written: list[list[Segment]] = _run(self._spark.range(0, len(shares), 1, len(shares)), job)
-            _raise_first(written)
-            return [segment for segments in written for segment in segments]
-
-        return write
+        todo = [request for request in requests if request.topic_id_partition in positions]
+        shares = self._shares(todo)
+        job = _WriteSegments(root, leader, shares, dict(positions), self._records_of(todo), self._segment_bytes)
+        written: list[list[Segment]] = _run(self._spark.range(0, len(shares), 1, len(shares)), job)
+        _raise_first(written)
+        return [segment for segments in written for segment in segments]
 
     def digests(self, partition: TopicIdPartition, parts: Sequence[range]) -> Sequence[str]:
         """The digests of parts of a partition's records, computed by one task."""
@@ -303,7 +301,7 @@ class _WriteSegments:
         mine = [request for batch in batches for number in batch["id"].to_pylist() for request in self.shares[number]]
         records = {request.topic_id_partition: _joined(self.records[request.partition]) for request in mine}
         positions = {request.topic_id_partition: self.positions[request.topic_id_partition] for request in mine}
-        return list(segment_writer(self.root, self.leader, mine, records, self.segment_bytes)(positions))
+        return write_batches(self.root, self.leader, mine, records, self.segment_bytes, positions)
 
 
 @dataclass(frozen=True)

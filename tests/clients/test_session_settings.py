@@ -98,7 +98,7 @@ def test_records_are_sent_as_they_are_whatever_the_settings_are(spark, change_se
     if is_large:
         log = new_log(root, P0)
         with run_data_frame(TOPIC, given, 1, 0, 1 << 20, {0: log.root}, kept_bytes=0) as large:
-            (segment,) = large.writer(log.root, 1, [request(P0, 3)])({P0: AppendPosition(0)})
+            (segment,) = large.write(log.root, 1, [request(P0, 3)], {P0: AppendPosition(0)})
         sent = read_records(log.root, segment.name)
     else:
         (part,) = record_set(TOPIC, given, 1, 1 << 20)._by_partition[0]

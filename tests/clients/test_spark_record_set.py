@@ -48,7 +48,7 @@ def given_to(log, records, segment_bytes=4096, limit=None, roots=None, kept_byte
 
 def writer(given, log):
     """The writer of both partitions."""
-    return given.writer(log.root, 1, [request(p, given.counts[p.partition]) for p in (P0, P1)])
+    return partial(given.write, log.root, 1, [request(p, given.counts[p.partition]) for p in (P0, P1)])
 
 
 def headers_of(segments):
@@ -195,7 +195,7 @@ def test_the_chunks_of_a_task_keep_their_order(spark, root, change_settings):
     rows = spark.range(8, numPartitions=1).select(F.expr(sizes))
     with run_data_frame(TOPIC, rows, 1, 0, 1 << 30, {0: log.root}) as given:
         assert len(staged(log)) > 2
-        segments = given.writer(log.root, 1, [request(P0, 8)])({P0: AppendPosition(0)})
+        segments = given.write(log.root, 1, [request(P0, 8)], {P0: AppendPosition(0)})
     values = written(log, segments)[0]
     assert [value[:1] for value in values] == [b"%d" % n for n in range(8)]
 

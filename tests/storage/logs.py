@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping
+from functools import partial
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ from lakelog.replication.storage.log.log_append import (
 from lakelog.replication.storage.log.log_rewrite import Removal, take_out
 from lakelog.replication.storage.log.log_state import LogState
 from lakelog.replication.storage.log.log_txns import log_start_app_id
-from lakelog.replication.storage.log.new_batches import ArrowRecords, digests_of, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, digests_of, write_batches
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.replica_log import LogChange, ReplicaLog
 from lakelog.replication.storage.log.segment_copy import copy_segment
@@ -75,7 +76,7 @@ def send(
     """Appends numbered records, or the given ones. Returns the outcome of each request."""
     rows = tables or {r.topic_id_partition: numbered(r.records) for r in requests}
     given = {partition: [ArrowRecords(table)] for partition, table in rows.items()}
-    writer = segment_writer(log.root, 1, requests, given, segment_bytes)
+    writer = partial(write_batches, log.root, 1, requests, given, segment_bytes)
     outcomes = append(log, requests, writer, digests_in(rows), "test")
     return [_without_chain(outcomes[r.topic_id_partition]) for r in requests]
 

@@ -115,7 +115,7 @@ class Sources:
             requests = self._requests(topic, given.counts)
             ends = {p: self._end(p) for p in (r.topic_id_partition for r in requests)}
             positions = {p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()}
-            segments = given.writer(self.leader.root, LEADER, requests)(positions)
+            segments = given.write(self.leader.root, LEADER, requests, positions)
         for header in (header for segment in segments for header in segment.headers):
             self._ends[header.topic_id_partition] = LogEnd(header.next_offset, header.chain)
         return Append(tuple(requests), tuple(segments))

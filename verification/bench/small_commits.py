@@ -13,7 +13,7 @@ from lakelog.replication.errors import LakelogException
 from lakelog.replication.protocol.append import AppendPosition, PartitionAppend
 from lakelog.replication.protocol.record_batch import LogEnd, TopicIdPartition
 from lakelog.replication.storage.log.log_append import append
-from lakelog.replication.storage.log.new_batches import ArrowRecords, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, write_batches
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import Segment
 from lakelog.schemas import LOG
@@ -55,8 +55,8 @@ class SmallCommits:
         for number in range(files):
             requests = self._requests(self._made + number, 1)
             records = {partition: [ArrowRecords(table)] for partition in self._partitions}
-            writer = segment_writer(self._log.root, 1, requests, records, _SEGMENT_BYTES)
-            segments += writer({p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()})
+            positions = {p: AppendPosition(end.offset, chain=end.chain) for p, end in ends.items()}
+            segments += write_batches(self._log.root, 1, requests, records, _SEGMENT_BYTES, positions)
             ends = {h.topic_id_partition: LogEnd(h.next_offset, h.chain) for h in segments[-1].headers}
         for outcome in append(
             self._log, self._requests(self._made, files), lambda _: segments, lambda *_: (), "bench"

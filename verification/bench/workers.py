@@ -186,7 +186,7 @@ class _Brokers:
         root = storage_root(self._cluster.broker_uri(LEADER), LEADER, self._config)
         log = ReplicaLog.open(root.child(LOG.name))
         with record_set(partition.topic, data.table(), 1, data.value_bytes) as given:
-            write = given.writer(self._local_log(LEADER), LEADER, [request])
+            write = partial(given.write, self._local_log(LEADER), LEADER, [request])
             for outcome in append(log, [request], write, lambda *_: (), "bench").values():
                 if isinstance(outcome, LakelogException):
                     raise outcome

@@ -16,7 +16,7 @@ from lakelog.replication.protocol.producer_state import increment_sequence
 from lakelog.replication.protocol.record_batch import BatchHeader, TopicIdPartition
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.in_threads import in_threads
-from lakelog.replication.storage.log.log_append import Positions, SegmentWriter
+from lakelog.replication.storage.log.log_append import Positions
 from lakelog.replication.storage.log.pieces import DecodedBatches, Piece, write_pieces
 from lakelog.replication.storage.log.record_digest import record_digest
 from lakelog.replication.storage.log.segment import Segment, record_bytes
@@ -132,32 +132,31 @@ def header_columns(header: BatchHeader) -> dict[str, pa.Array]:
     return {**columns, "offset": pa.arange(header.base_offset, header.next_offset)}
 
 
-def segment_writer(
+def write_batches(
     root: StorageRoot,
     leader: int,
     appends: Sequence[PartitionAppend],
     records: Mapping[TopicIdPartition, Sequence[NewRecords]],
     segment_bytes: int,
-) -> SegmentWriter:
-    """A writer of the records of each partition, in their order. `segment_bytes`: the size of a segment in bytes."""
+    positions: Positions,
+) -> list[Segment]:
+    """Writes the records of each partition that has a position, in their order, into uncommitted segments.
+    `segment_bytes`: the size of a segment in bytes."""
+    placed = [
+        (request.replicas, batch)
+        for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
+        if request.topic_id_partition in positions
+        for batch in batches_of(
+            request, records[request.topic_id_partition], positions[request.topic_id_partition], segment_bytes
+        )
+    ]
+    by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
+    packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
 
-    def write(positions: Positions) -> list[Segment]:
-        placed = [
-            (request.replicas, batch)
-            for request in sorted(appends, key=lambda r: (sorted(r.replicas), r.topic, r.partition))
-            if request.topic_id_partition in positions
-            for batch in batches_of(
-                request, records[request.topic_id_partition], positions[request.topic_id_partition], segment_bytes
-            )
-        ]
-        by_replicas = groupby(placed, key=lambda item: sorted(item[0]))
-        packs = [pack for _, group in by_replicas for pack in packs_of((batch for _, batch in group), segment_bytes)]
-        return in_threads(write_pack, packs, os.cpu_count() or 1)
+    def write(pack: Sequence[Batch]) -> Segment:
+        return write_pieces(root, leader, [new.piece(header) for header, new in pack])
 
-    def write_pack(pack: Sequence[Batch]) -> Segment:
-        return write_pieces(root, leader, [records.piece(header) for header, records in pack])
-
-    return write
+    return in_threads(write, packs, os.cpu_count() or 1)
 
 
 Batch = tuple[BatchHeader, NewRecords]
@@ -173,26 +172,24 @@ def batches_of(
         start, place = max(0, position.known - place), place + records.num_rows
         at = place - records.num_rows + start
         for batch in records.batches(start, segment_bytes):
-            header = linked(_header(request, batch.summary, base + at, at), previous)
+            summary = batch.summary
+            header = BatchHeader(
+                topic=request.topic,
+                topic_id=request.topic_id,
+                partition=request.partition,
+                leader_epoch=request.leader_epoch,
+                base_offset=base + at,
+                last_offset=base + at + summary.records - 1,
+                max_timestamp=summary.max_timestamp,
+                bytes=summary.bytes,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                base_sequence=increment_sequence(request.base_sequence, at),
+                digest=summary.digest,
+            )
+            header = linked(header, previous)
             previous, at = header.chain, at + batch.num_rows
             yield header, batch
-
-
-def _header(request: PartitionAppend, summary: RecordsSummary, base: int, skipped: int) -> BatchHeader:
-    return BatchHeader(
-        topic=request.topic,
-        topic_id=request.topic_id,
-        partition=request.partition,
-        leader_epoch=request.leader_epoch,
-        base_offset=base,
-        last_offset=base + summary.records - 1,
-        max_timestamp=summary.max_timestamp,
-        bytes=summary.bytes,
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        base_sequence=increment_sequence(request.base_sequence, skipped),
-        digest=summary.digest,
-    )
 
 
 def packs_of(batches: Iterable[Batch], segment_bytes: int) -> Iterator[list[Batch]]:

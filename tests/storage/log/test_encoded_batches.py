@@ -1,5 +1,6 @@
 """Batches that tasks have encoded before their offsets were known, beside those of the same records in memory."""
 
+from functools import partial
 from random import Random
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from lakelog.replication.storage.log import encoded_batches
 from lakelog.replication.storage.log.encoded_batches import EncodedRecords, encode_batches, encoded_records
 from lakelog.replication.storage.log.log_append import append
 from lakelog.replication.storage.log.log_compaction import compact
-from lakelog.replication.storage.log.new_batches import ArrowRecords, batches_of, digests_of, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, batches_of, digests_of, write_batches
 from lakelog.replication.storage.log.record_digest import check_digest
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment
@@ -36,7 +37,7 @@ def encoded(*parts):
 
 def sent(log, given, segment_bytes=SEGMENT):
     requests = [request(p, sum(each.num_rows for each in parts), leo(log, p)) for p, parts in given.items()]
-    writer = segment_writer(log.root, 1, requests, given, segment_bytes)
+    writer = partial(write_batches, log.root, 1, requests, given, segment_bytes)
     return append(log, requests, writer, lambda p, parts: digests_of(given[p], parts), "test")
 
 
@@ -55,7 +56,7 @@ def test_ap_06_batches_that_were_encoded_are_compared_when_they_are_sent_again(l
     again = request(P0, count, start)
 
     def outcome(*given):
-        writer = segment_writer(log.root, 1, [again], {P0: given}, SEGMENT)
+        writer = partial(write_batches, log.root, 1, [again], {P0: given}, SEGMENT)
         return append(log, [again], writer, lambda _, parts: digests_of(given, parts), "test")[P0]
 
     assert outcome(*encoded(*((P0, table) for table in tables))).duplicate

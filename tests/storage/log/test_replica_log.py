@@ -1,5 +1,7 @@
 """A broker's log: append and read, roles, claims, log starts, and lost compare-and-sets."""
 
+from functools import partial
+
 import pytest
 from deltalake.exceptions import DeltaError
 
@@ -26,7 +28,7 @@ from lakelog.replication.storage.delta.delta_log import DeltaLog
 from lakelog.replication.storage.delta.storage_root import StorageRoot
 from lakelog.replication.storage.log import replica_log
 from lakelog.replication.storage.log.log_append import Appended, Fetched, append, append_as_follower
-from lakelog.replication.storage.log.new_batches import ArrowRecords, segment_writer
+from lakelog.replication.storage.log.new_batches import ArrowRecords, write_batches
 from lakelog.replication.storage.log.replica_log import ReplicaLog
 from lakelog.replication.storage.log.segment import read_records, read_segment, write_segment
 from lakelog.replication.storage.log.segment_copy import copy_segment
@@ -287,7 +289,7 @@ def appended_after(log, meanwhile):
     """Appends to P0, with `meanwhile` before the first commit. Returns the outcome and the written segments."""
     other, written = ReplicaLog.open(log.root), []
     mine = request(P0, 2)
-    writer = segment_writer(log.root, 1, [mine], {P0: [ArrowRecords(numbered(2))]}, SEGMENT_BYTES)
+    writer = partial(write_batches, log.root, 1, [mine], {P0: [ArrowRecords(numbered(2))]}, SEGMENT_BYTES)
 
     def write(positions):
         if not written:
