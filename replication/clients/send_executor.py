@@ -57,7 +57,6 @@ class SendExecutor:
         self._handlers: dict[type, Handler] = {
             ReadTopic: lambda step: TopicSeen(view.partitions(step.topic, RECENT_SECONDS), self._min_insync_replicas()),
             TakeIdentity: lambda step: take_identity(step.deadline),
-            AppendToLeader: lambda step: self._append(view.log(step.leader), step),
             AppendToLeaders: self._append_to_all,
             ReadLeaderships: lambda step: LeadershipsSeen(
                 view.leaderships(step.topic, step.partitions, RECENT_SECONDS), self._min_insync_replicas()

@@ -45,7 +45,7 @@ class SimulatedProducer(Actor):
         self._handlers: dict[type, Handler] = {
             send_round.ReadTopic: self._topic,
             send_round.TakeIdentity: self._take_identity,
-            send_round.AppendToLeader: self._append,
+            send_round.AppendToLeaders: self._append,
             send_round.ReadLeaderships: self._leaderships,
             send_round.ReadLeaderLogs: self._logs,
             send_round.ReadReplicas: self._replicas,
@@ -99,9 +99,10 @@ class SimulatedProducer(Actor):
         topics = self.read(self.world.topics)[1].topics
         return partitions_of(self.world.topic, topics, self.read(self.world.metadata)[1].partitions)
 
-    def _append(self, step: send_round.AppendToLeader) -> Outcoming:
+    def _append(self, step: send_round.AppendToLeaders) -> Outcoming:
         """Carries out one request: each send has one partition."""
-        (request,) = step.requests
+        (append,) = step.appends
+        (request,) = append.requests
         outcome: Appended | LakelogException | None = None
 
         def decide(_: int, state: SimulatedLogState) -> SimulatedLogChange | None:
@@ -116,15 +117,18 @@ class SimulatedProducer(Actor):
             if position is None:
                 outcome = placed._replace(chain=log.chain_at(placed.last_offset + 1) or "")
                 return None
-            step.note_written([request.topic_id_partition])
+            append.note_written([request.topic_id_partition])
             values = self._values[position.known :]
             header = self.world.rules.link(_header(request, position, values), position.chain)
             outcome = placed._replace(chain=header.chain)
             return SimulatedLogChange((NewBatch(header, f"s{self.world.number()}", values),))
 
         why = f"produce {self._values}@{request.leader_epoch}"
-        yield from self.transact(self.world.logs[step.leader], decide, why)
-        return {request.topic_id_partition: outcome}
+        try:
+            yield from self.transact(self.world.logs[append.leader], decide, why)
+        except LakelogException as error:
+            return [error]
+        return [{request.topic_id_partition: outcome}]
 
     def _digests(self, parts: Sequence[range]) -> list[str]:
         return [str(self._values[part.start : part.stop]) for part in parts]

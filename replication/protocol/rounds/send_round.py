@@ -47,8 +47,8 @@ class TopicSeen(NamedTuple):
 class AppendToLeader(NamedTuple):
     """One commit on a leader's log: appends the records of these requests that are new and that the leader accepts.
 
-    Answer: `Appended` or the error of each partition. The handler calls `note_written` with the partitions before it
-    writes any of their records. After an error of the step itself, nobody knows whether the commit has landed.
+    Answer: `Appended` or the error of each partition; or one error, after which nobody knows whether the commit has
+    landed. The handler calls `note_written` with the partitions before it writes any of their records.
     """
 
     leader: int
@@ -57,7 +57,7 @@ class AppendToLeader(NamedTuple):
 
 
 class AppendToLeaders(NamedTuple):
-    """Appends to several leaders at the same time. Answer: that of each append, or its error, in their order."""
+    """Appends to leaders, to all at the same time. Answer: that of each append, in their order."""
 
     appends: tuple[AppendToLeader, ...]
 
@@ -109,8 +109,7 @@ class Pause(NamedTuple):
 
 
 SendStep: TypeAlias = (
-    ReadTopic | TakeIdentity | AppendToLeader | AppendToLeaders | ReadLeaderships | ReadLeaderLogs | ReadReplicas
-    | Pause
+    ReadTopic | TakeIdentity | AppendToLeaders | ReadLeaderships | ReadLeaderLogs | ReadReplicas | Pause
 )  # fmt: skip
 
 Round: TypeAlias = carry_out.Round[SendStep, Result]
@@ -296,22 +295,16 @@ class SendRound:
         requests: dict[int, list[PartitionAppend]] = {}
         for registration in ready:
             requests.setdefault(registration.leader, []).append(self._request(registration))
-        steps = tuple(
+        appends = tuple(
             AppendToLeader(leader, tuple(its_requests), self._sequences.note_written)
             for leader, its_requests in requests.items()
         )
         outcomes: Sequence[Mapping[TopicIdPartition, Appended | LakelogException] | LakelogException]
-        if len(steps) == 1:
-            try:
-                outcomes = [(yield steps[0])]
-            except LakelogException as error:
-                outcomes = [error]
-        else:
-            outcomes = (yield AppendToLeaders(steps)) if steps else []
+        outcomes = (yield AppendToLeaders(appends)) if appends else []
         answers = [
             self._answer(request, found if isinstance(found, LakelogException) else found[request.topic_id_partition])
-            for step, found in zip(steps, outcomes, strict=True)
-            for request in step.requests
+            for each, found in zip(appends, outcomes, strict=True)
+            for request in each.requests
         ]
         return [answer for answer in answers if answer is not None]
 

@@ -17,7 +17,6 @@ from lakelog.replication.protocol.rounds.acknowledge_round import send_and_ackno
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, SendInFlight, StepOf
 from lakelog.replication.protocol.rounds.send_round import (
-    AppendToLeader,
     AppendToLeaders,
     LeadershipsSeen,
     Pause,
@@ -156,8 +155,6 @@ class World:
             case TakeIdentity():
                 self.ids += 1
                 return ProducerIdAndEpoch(self.ids, 0)
-            case AppendToLeader():
-                return self.append(sent, step)
             case AppendToLeaders(appends):
                 return [self.append_or_error(sent, each) for each in appends]
             case ReadLeaderships(_, partitions):

@@ -23,7 +23,7 @@ from lakelog.replication.protocol.producer_identity import ProducerIdAndEpoch, P
 from lakelog.replication.protocol.replica_status import LEADER_ROLE, Leadership, ReplicaStatus
 from lakelog.replication.protocol.rounds.acknowledge_round import send_and_acknowledge
 from lakelog.replication.protocol.rounds.send_round import (
-    AppendToLeader,
+    AppendToLeaders,
     LeadershipsSeen,
     Pause,
     ReadLeaderLogs,
@@ -39,7 +39,7 @@ from tests.protocol.chains import chained_log, header
 from tests.protocol.rounds.driven import Rounds
 
 SECONDS, POLL = 10.0, 1.0
-SENT, LOOK = [ReadTopic, AppendToLeader], [ReadLeaderships, ReadLeaderLogs]
+SENT, LOOK = [ReadTopic, AppendToLeaders], [ReadLeaderships, ReadLeaderLogs]
 GONE = KafkaStorageException("503")
 
 
@@ -71,14 +71,14 @@ class World:
 
     def answer(self, step):
         if self.fails.get(type(step)):
-            raise self.fails[type(step)].pop(0)
+            return self.fail(step, self.fails[type(step)].pop(0))
         match step:
             case TakeIdentity():
                 return ProducerIdAndEpoch(8, 0)
             case ReadTopic():
                 return TopicSeen(self.registrations, self.min_isr)
-            case AppendToLeader():
-                return {request.topic_id_partition: self.append(request) for request in step.requests}
+            case AppendToLeaders(appends):
+                return [{each.topic_id_partition: self.append(each) for each in append.requests} for append in appends]
             case ReadLeaderships(_, partitions):
                 return LeadershipsSeen({n: self.leadership(n) for n in partitions}, self.min_isr)
             case ReadLeaderLogs(_, partitions):
@@ -91,6 +91,12 @@ class World:
                 if self.pauses:
                     self.pauses.pop(0)()
         return None
+
+    def fail(self, step, error):
+        """The answer to appends has their errors; another step raises its own."""
+        if isinstance(step, AppendToLeaders):
+            return [error for _ in step.appends]
+        raise error
 
     def append(self, request):
         """Where the records are: one log for all partitions, the first one writes. `outcomes`: errors of a request."""
@@ -147,7 +153,7 @@ def test_ap_06_with_too_small_an_isr_nothing_is_written():
 
 @pytest.mark.parametrize(
     ("step", "backoffs"),
-    [(ReadTopic, [False, True, False]), (AppendToLeader, [True, True, True])],
+    [(ReadTopic, [False, True, False]), (AppendToLeaders, [True, True, True])],
     ids=["read", "append"],
 )
 def test_ap_06_what_may_pass_is_sent_again_under_the_same_sequence(step, backoffs):
@@ -166,9 +172,9 @@ def test_ap_06_what_may_pass_is_sent_again_under_the_same_sequence(step, backoff
 @pytest.mark.parametrize(("error", "attempts"), [(GONE, 3), (ProducerFencedException("a newer one"), 1)], ids=repr)
 def test_ap_06_what_cannot_pass_and_what_was_tried_often_enough_is_an_error(error, attempts):
     world = World(retries=2)
-    world.fails = {AppendToLeader: [error] * 9}
+    world.fails = {AppendToLeaders: [error] * 9}
     assert world.send()[0].error is error
-    assert world.steps.count(AppendToLeader) == attempts
+    assert world.steps.count(AppendToLeaders) == attempts
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -176,7 +182,7 @@ def test_mc_04_to_wait_for_a_leader_is_no_retry(retries):
     world = World(retries=retries)
     world.lead(NO_LEADER, 0)
     world.pauses = [lambda: None, lambda: None, lambda: world.lead(1, 0)]
-    world.fails = {AppendToLeader: [GONE] * 9}
+    world.fails = {AppendToLeaders: [GONE] * 9}
     assert world.send()[0].error is GONE
     assert world.steps == [*[ReadTopic, Pause] * 3, *[*SENT, Pause] * retries, *SENT]
     assert world.backoffs == [False] * 3 + [True] * retries
@@ -192,11 +198,12 @@ def test_ap_06_records_whose_commit_may_have_landed_are_not_said_to_be_missing(w
     world = World()
 
     def fails(step):
-        if isinstance(step, AppendToLeader):
+        if isinstance(step, AppendToLeaders):
             if writes:
-                step.note_written(request.topic_id_partition for request in step.requests)
+                (append,) = step.appends
+                append.note_written(request.topic_id_partition for request in append.requests)
             world.lead(NO_LEADER, 0)
-            raise GONE
+            return [GONE]
         return world.answer(step)
 
     world.rounds = Rounds(fails)
@@ -222,7 +229,7 @@ def test_ap_06_a_sequence_that_a_leader_does_not_know_starts_over_at_once_under_
     world = World(retries=9)
     world.outcomes = [OutOfOrderSequenceException("4 after 2")]
     assert world.send()[0].error is None
-    assert world.steps == [*SENT, Pause, ReadTopic, TakeIdentity, AppendToLeader, *LOOK]
+    assert world.steps == [*SENT, Pause, ReadTopic, TakeIdentity, AppendToLeaders, *LOOK]
     assert [(r.producer_id, r.base_sequence) for r in world.requests] == [(7, 0), (8, 0)]
 
 
@@ -305,7 +312,7 @@ def test_ap_07_when_the_time_is_over_nothing_is_sent_again():
     world = World(high_watermark=0)
     world.pauses = [*[lambda: None] * (int(SECONDS / POLL) - 1), lambda: lead_without_them(world)]
     assert isinstance(world.send()[0].error, NotLeaderOrFollowerException)
-    assert (world.clock.now, world.steps.count(AppendToLeader)) == (world.options.deadline, 1)
+    assert (world.clock.now, world.steps.count(AppendToLeaders)) == (world.options.deadline, 1)
 
 
 def test_ap_07_a_leader_whose_rows_cannot_be_read_is_waited_for():
@@ -368,14 +375,14 @@ def test_ap_07_without_retries_it_is_an_error():
     world.pauses = [lambda: lead_without_them(world)]
     answer = world.send()[0]
     assert isinstance(answer.error, NotLeaderOrFollowerException)
-    assert (answer.base_offset, world.steps.count(AppendToLeader)) == (0, 1)
+    assert (answer.base_offset, world.steps.count(AppendToLeaders)) == (0, 1)
 
 
 @pytest.mark.parametrize("failed", [0, 1])
 def test_ap_07_retries_count_over_the_whole_send(failed):
     """Those before the first append that succeeds, and those to each new leader that lacks the records."""
     world = World(retries=2, high_watermark=0)
-    world.fails = {AppendToLeader: [GONE] * failed}
+    world.fails = {AppendToLeaders: [GONE] * failed}
 
     def lead_anew():
         lead_without_them(world, world.registrations[0].leader_epoch + 1)
@@ -383,7 +390,7 @@ def test_ap_07_retries_count_over_the_whole_send(failed):
     world.pauses = [*[lambda: None] * failed, *[lead_anew] * 9]
     answer = world.send()[0]
     assert isinstance(answer.error, NotLeaderOrFollowerException)
-    assert world.steps.count(AppendToLeader) == 3
+    assert world.steps.count(AppendToLeaders) == 3
     assert world.clock.now < world.options.deadline
 
 
@@ -392,12 +399,12 @@ def test_ap_07_a_retry_that_fails_counts_and_the_next_one_waits_its_time():
 
     def lead_and_fail():
         lead_without_them(world)
-        world.fails = {AppendToLeader: [GONE] * 9}
+        world.fails = {AppendToLeaders: [GONE] * 9}
 
     world.pauses = [lead_and_fail]
     answer = world.send()[0]
     assert isinstance(answer.error, NotLeaderOrFollowerException)
-    assert (world.steps.count(AppendToLeader), world.backoffs) == (3, [False, True, True])
+    assert (world.steps.count(AppendToLeaders), world.backoffs) == (3, [False, True, True])
 
 
 def test_ap_07_to_wait_for_the_metadata_before_sending_again_is_no_retry():
@@ -409,7 +416,7 @@ def test_ap_07_to_wait_for_the_metadata_before_sending_again_is_no_retry():
 
     world.pauses = [lead_and_hide]
     assert world.send()[0].error is None
-    assert (world.steps.count(AppendToLeader), world.backoffs) == (2, [False] * 5)
+    assert (world.steps.count(AppendToLeaders), world.backoffs) == (2, [False] * 5)
 
 
 def test_ap_07_each_partition_has_its_own_retries():
@@ -430,9 +437,9 @@ def test_ap_07_an_error_of_sending_again_counts_if_it_cannot_pass(error, attempt
 
     def lead_and_fail():
         lead_without_them(world)
-        world.fails = {AppendToLeader: [error]}
+        world.fails = {AppendToLeaders: [error]}
 
     world.pauses = [lead_and_fail]
     answer = world.send()[0]
     assert answer.error is (None if error is GONE else error)
-    assert world.steps.count(AppendToLeader) == attempts
+    assert world.steps.count(AppendToLeaders) == attempts
