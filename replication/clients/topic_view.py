@@ -65,26 +65,25 @@ class TopicView:
         str, KafkaStorageException.
         """
         check_is_text(topic)
+        topics, metadata = self.cluster.topics, self.cluster.metadata
+        partitions: dict[int, PartitionRegistration] | None = None
         with self._lock:
-            partitions = self._partitions(topic, max_staleness)
+            if max_staleness is not None:
+                topics.refresh(max_staleness)
+                metadata.refresh(max_staleness)
+                with suppress(UnknownTopicOrPartitionException):  # it may have been made since that poll
+                    partitions = partitions_of(topic, topics.topics, metadata.partitions)
+            if partitions is None:
+                topics.refresh()
+                metadata.refresh()
+                try:
+                    partitions = partitions_of(topic, topics.topics, metadata.partitions)
+                except UnknownTopicOrPartitionException:
+                    self.cluster.check_current()
+                    raise
             for member, epoch in (pair for r in partitions.values() for pair in r.isr_epochs.items()):
                 self._in_sync[member] = max(epoch, self._in_sync.get(member, NO_EPOCH))
             return partitions
-
-    def _partitions(self, topic: str, max_staleness: float | None) -> dict[int, PartitionRegistration]:
-        topics, metadata = self.cluster.topics, self.cluster.metadata
-        if max_staleness is not None:
-            topics.refresh(max_staleness)
-            metadata.refresh(max_staleness)
-            with suppress(UnknownTopicOrPartitionException):  # it may have been made since that poll
-                return partitions_of(topic, topics.topics, metadata.partitions)
-        topics.refresh()
-        metadata.refresh()
-        try:
-            return partitions_of(topic, topics.topics, metadata.partitions)
-        except UnknownTopicOrPartitionException:
-            self.cluster.check_current()
-            raise
 
     def config(self, topic: str) -> TopicConfig:
         """The topic's settings. A setting that the topic does not have is that of this client. Raises
