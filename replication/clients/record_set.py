@@ -95,7 +95,8 @@ def record_set(
     if isinstance(records, pa.Table):
         return ArrowRecordSet(topic, records, partitions, sticky, segment_bytes, limit)
     if isinstance(records, PartitionedRecords):
-        return PartitionedRecordSet(topic, records, partitions, segment_bytes)
+        check_partitions(topic, records.by_partition, partitions)
+        return LocalRecordSet(records.by_partition, segment_bytes)
     if not hasattr(records, "mapInArrow"):
         kind = f"{type(records).__module__}.{type(records).__qualname__}"
         raise InvalidRecordException(
@@ -113,8 +114,9 @@ def record_set(
     return found
 
 
-class _LocalRecordSet:
-    """Records that this process has: those of each partition, in one or several parts."""
+class LocalRecordSet:
+    """Records that this process has: those of each partition, in one or several parts. Those of a sink, whose tasks
+    have prepared them, need no more; `ArrowRecordSet` makes them of a table."""
 
     def __init__(self, by_partition: Mapping[int, Sequence[NewRecords]], segment_bytes: int) -> None:
         self._by_partition, self._segment_bytes = by_partition, segment_bytes
@@ -141,7 +143,7 @@ class _LocalRecordSet:
         return digests_of(self._by_partition[partition.partition], parts)
 
 
-class ArrowRecordSet(_LocalRecordSet):
+class ArrowRecordSet(LocalRecordSet):
     """The records of a table or a small DataFrame."""
 
     def __init__(
@@ -171,17 +173,9 @@ class ArrowRecordSet(_LocalRecordSet):
                 tables.setdefault(partition, []).append(records.table)
         whole = copy(sets[0])  # not made anew: that would check the records and choose their partitions again
         parts = {partition: [ArrowRecords(_concat(found))] for partition, found in tables.items()}
-        _LocalRecordSet.__init__(whole, parts, whole._segment_bytes)
+        LocalRecordSet.__init__(whole, parts, whole._segment_bytes)
         whole.nbytes = sum(each.nbytes for each in sets)
         return whole
-
-
-class PartitionedRecordSet(_LocalRecordSet):
-    """The records of a sink, which its tasks have prepared."""
-
-    def __init__(self, topic: str, records: PartitionedRecords, partitions: int, segment_bytes: int) -> None:
-        super().__init__(records.by_partition, segment_bytes)
-        check_partitions(topic, self.counts, partitions)
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:

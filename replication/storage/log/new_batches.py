@@ -72,14 +72,9 @@ class ArrowRecords:
     """Records in memory: a table with the columns of `DATA_COLUMNS`."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table
+        self.table = table
         self.num_rows: int = table.num_rows
         self.nbytes: int = table.nbytes
-
-    @property
-    def table(self) -> pa.Table:
-        """The records."""
-        return self._table
 
     def batches(self, start: int, segment_bytes: int) -> Iterator[ArrowRecords]:
         """The records from this one on, in batches of about `segment_bytes`."""
