@@ -161,7 +161,7 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Cal
 
     def happens(*things: Callable[[], object]) -> Iterator[Callable[[], object]]:
         left = iter(things)
-        for module in ("purgatory", "send_executor"):
+        for module in ("purgatory", "send_executor", "sender"):
             monkeypatch.setattr(f"lakelog.replication.clients.{module}.pause", lambda *_: next(left)())
         return left
 

@@ -14,10 +14,10 @@ from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 
-from lakelog.replication.clients import send_executor
 from lakelog.replication.clients.accumulator import PendingRecords, PendingSend, RecordAccumulator
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.delivery_reports import SingleRecord
+from lakelog.replication.clients.topic_view import pause
 from lakelog.replication.errors import IllegalStateException, TimeoutException
 from lakelog.replication.protocol.rounds.carry_out import carry_out
 from lakelog.replication.protocol.rounds.pipeline_round import PipelineRound, SendInFlight, StepOf
@@ -343,7 +343,7 @@ class Sender:
             now = time.monotonic()
             until = min(poll_at, self._accumulator.expires_at, math.inf if left is None else now + left)
             wait_ms = max(0, math.ceil((until - now) * 1000))
-            if not send_executor.pause(wait_ms, step.deadline, self._woken) and until == poll_at:
+            if not pause(wait_ms, step.deadline, self._woken) and until == poll_at:
                 break
         self._is_woken_for_poll = False
         return False

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients import send_executor
+from lakelog.replication.clients import sender
 from lakelog.replication.clients.producer import Producer
 from lakelog.replication.clients.topic_view import TopicView
 from lakelog.replication.errors import DuplicateSequenceException, KafkaStorageException, LeaderNotAvailableException
@@ -173,7 +173,7 @@ def test_mc_04_records_that_wait_for_a_leader_are_sent_to_it_without_retries(wor
     follow(world.logs[1], P1, epoch=1)
     both = pa.table({"value": [b"a", b"b"], "partition": [0, 1]})
     world.change(leader=-1)
-    monkeypatch.setattr(send_executor, "pause", lambda *_: world.change(leader=1))
+    monkeypatch.setattr(sender, "pause", lambda *_: world.change(leader=1))
     answers = Producer(world.uri, acks=1, retries=0).send(TOPIC, both, timeout_ms=LONG)
     assert [answer.error and answer.error.name for answer in answers.values()] == [None, "FencedLeaderEpochException"]
     assert values(world.logs[1]) == [b"a"]

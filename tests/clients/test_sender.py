@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from lakelog.replication.clients import send_executor
+from lakelog.replication.clients import sender
 from lakelog.replication.clients.client_config import ProducerConfig
 from lakelog.replication.clients.producer import Producer as SharingProducer
 from lakelog.replication.clients.record_set import ArrowRecordSet
@@ -95,7 +95,7 @@ def test_do_02_a_commit_of_this_process_starts_the_next_poll(world):
 
 def test_ap_06_news_end_the_pause_before_a_look_but_none_before_another_attempt(monkeypatch):
     waits = []
-    monkeypatch.setattr(send_executor, "pause", lambda ms, *_: bool(waits.append(ms)))
+    monkeypatch.setattr(sender, "pause", lambda ms, *_: bool(waits.append(ms)))
     sends, far = Sender(ProducerConfig(), 50, lambda _: None, lambda: None), time.monotonic() + LONG
     sends.wake()
     assert (sends._pause(Pause(far)), waits) == (False, [])

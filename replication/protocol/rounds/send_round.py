@@ -294,7 +294,13 @@ class SendRound:
         """Appends to the leaders of these partitions, to all at the same time."""
         requests: dict[int, list[PartitionAppend]] = {}
         for registration in ready:
-            requests.setdefault(registration.leader, []).append(self._request(registration))
+            partition = registration.topic_id_partition
+            request = PartitionAppend(
+                registration.topic, registration.topic_id, registration.partition, registration.replicas,
+                registration.leader_epoch, self._counts[registration.partition], *self._sequences.sequence(partition),
+                self._sequences.follows(partition),
+            )  # fmt: skip
+            requests.setdefault(registration.leader, []).append(request)
         appends = tuple(
             AppendToLeader(leader, tuple(its_requests), self._sequences.note_written)
             for leader, its_requests in requests.items()
@@ -307,15 +313,6 @@ class SendRound:
             for request in each.requests
         ]
         return [answer for answer in answers if answer is not None]
-
-    def _request(self, registration: PartitionRegistration) -> PartitionAppend:
-        partition = registration.topic_id_partition
-        producer_id, producer_epoch, base_sequence = self._sequences.sequence(partition)
-        return PartitionAppend(
-            registration.topic, registration.topic_id, registration.partition, registration.replicas,
-            registration.leader_epoch, self._counts[registration.partition], producer_id, producer_epoch,
-            base_sequence, self._sequences.follows(partition),
-        )  # fmt: skip
 
     def _answer(self, request: PartitionAppend, outcome: Appended | LakelogException) -> RecordMetadata | None:
         answer = RecordMetadata(

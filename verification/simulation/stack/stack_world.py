@@ -77,7 +77,7 @@ class StackWorld:
         self.store.process = self._looker
         changes.enter_context(self.store.opened())
         changes.change(ReplicaTable, "publish", checked(ReplicaTable.publish, self._actor, self.published_hws))
-        for place in ("send_executor", "purgatory"):
+        for place in ("send_executor", "sender", "purgatory"):
             changes.change(f"clients.{place}", "pause", self._pause)
         self.disasters = Disasters(self)
         self._format(properties)
