@@ -21,7 +21,7 @@ made = [task(), task()]
 after = len(gc.get_objects())
 list(plain_iteration(iter(())))
 keep_imports()
-print(before > 10_000, after < 1_000, gc.get_freeze_count() > 10_000)
+print(after < before / 10, gc.get_freeze_count() > before / 2)
 gc.collect()
 print([each() for each in made])
 """
@@ -29,4 +29,4 @@ print([each() for each in made])
 
 def test_a_worker_collects_what_its_tasks_leave_but_not_its_modules():
     found = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, timeout=60)
-    assert (found.stdout, found.stderr) == ("True True True\n[None, None]\n", "")
+    assert (found.stdout, found.stderr) == ("True True\n[None, None]\n", "")
