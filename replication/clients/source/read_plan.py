@@ -15,7 +15,7 @@ from lakelog.replication.protocol.delayed_operation import has_records
 from lakelog.replication.protocol.record_batch import LogEnd, OffsetRange, TopicPartition
 from lakelog.replication.storage.log.partition_rows import RowRange
 
-_TASK_BYTES = 32 * 1024 * 1024  # keys and values
+_TASK_BYTES = 64 * 1024 * 1024  # keys and values
 
 Bounds = Mapping[TopicPartition, OffsetRange]
 
@@ -72,7 +72,7 @@ def plan_tasks(options: SourceOptions, planned: Sequence[PlannedRows]) -> list[l
 def tasks_of(
     planned: Iterable[PlannedRows], min_tasks: int | None = None, max_records: int | None = None
 ) -> list[list[PlannedRows]]:
-    """The rows of each task. A task has whole segments of about 32 MB together. With `min_tasks`, or `max_records` of a
+    """The rows of each task. A task has whole segments of about 64 MB together. With `min_tasks`, or `max_records` of a
     task, tasks are of equal size, and several may read the same segment."""
     ordered = sorted(planned, key=lambda each: (*_segment_of(each), each.rows.row))
     tasks = _of_segments(ordered)

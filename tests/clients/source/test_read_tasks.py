@@ -63,8 +63,8 @@ def test_tasks_have_each_record_once_and_the_wanted_size(sizes, least, most, exp
     assert read(tasks) == read([given])
 
 
-def test_a_segment_is_read_by_one_task_and_a_task_has_about_32_mb():
-    given = [each for name in "cab" for each in planned(3, 4, segment=name, size=10 * MB)]
+def test_a_segment_is_read_by_one_task_and_a_task_has_about_64_mb():
+    given = [each for name in "cab" for each in planned(3, 4, segment=name, size=20 * MB)]
     tasks = tasks_of(given)
     assert [sorted({each.rows.file.name for each in task}) for task in tasks] == [["a", "b"], ["c"]]
     assert sorted(read(tasks)) == sorted(read([given]))
